@@ -1,0 +1,30 @@
+"""Fixtures that every test may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def captures() -> Path:
+    """The folder of real captures; with TRNPROF_CAPTURES set a missing capture is a failure, not a skip."""
+    folder = os.environ.get("TRNPROF_CAPTURES")
+    if not folder:
+        pytest.skip("TRNPROF_CAPTURES is not set: no real captures here")
+    path = Path(folder)
+    assert path.is_dir(), f"TRNPROF_CAPTURES names no folder: {folder}"
+    return path
+
+
+@pytest.fixture(scope="session")
+def public_captures() -> Path:
+    """A folder of further public captures (older container versions, NEFFs), for local runs only."""
+    folder = os.environ.get("TRNPROF_PUBLIC")
+    if not folder:
+        pytest.skip("TRNPROF_PUBLIC is not set: no fetched public captures here")
+    path = Path(folder)
+    assert path.is_dir(), f"TRNPROF_PUBLIC names no folder: {folder}"
+    return path
