@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
@@ -284,6 +286,8 @@ class Metadata:
     dropped_record_count: int | None = None
     """Records the capture says it lost; None: it does not say."""
     has_step_markers: bool = False
+    static_dma_attributed: bool = True
+    """Do the instructions' hbm_*_bytes include static rings? (They need the NEFF where the capture is an NTFF.)"""
     summary: dict[str, int | float | str] = field(default_factory=dict)
     """The vendor's summary metrics where the capture carries them: its names, its units (seconds, shares)."""
     static_dma: tuple[DmaQueue, ...] = ()
@@ -382,3 +386,19 @@ def make_table(name: str, columns: dict[str, object]) -> pa.Table:
 def coded_column(codes: object, names: list[str]) -> pa.DictionaryArray:
     """A name column from integer codes (numpy int32, shape [n]) into `names`."""
     return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), pa.array(names, pa.string()))
+
+
+def codes_of(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], list[str]]:
+    """(codes, names) of a name column: codes index into names, -1 is null; shape [n]."""
+    unified = column.unify_dictionaries().combine_chunks()
+    if isinstance(unified, pa.ChunkedArray):  # zero chunks, or more than one where the indices do not fit one
+        unified = pa.concat_arrays(unified.chunks) if unified.num_chunks else pa.array([], column.type)
+    codes = unified.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return codes.astype(np.int32, copy=False), unified.dictionary.to_pylist()
+
+
+def int64_of(column: pa.ChunkedArray, *, null: int = 0) -> npt.NDArray[np.int64]:
+    """A numeric column as int64, nulls replaced; shape [n]; no copy where none is needed."""
+    if column.null_count:
+        column = column.fill_null(pa.scalar(null, column.type))
+    return column.to_numpy().astype(np.int64, copy=False)
