@@ -1,0 +1,26 @@
+"""The NKI front end without the Neuron SDK: a kernel's own Python runs here, on tensors that have no values.
+
+A tensor is a view (shape, strides, offset, dtype) of a storage in a memory; every operation that the kernel calls becomes
+a record. One way in, one way out:
+
+    with install_nki_modules():          # modules.py: nki, nki.isa, ... and neuronxcc.nki.* appear in sys.modules
+        kernel = ...                     # loader.py imports the user's file
+        recording = trace(kernel, [TensorSpec((128, 512), "bfloat16", "q")], {})
+
+Module map
+    recording   frozen results: Recording, ProgramTrace, DmaRecord, ComputeRecord, SyncRecord, Unmodelled, Allocation
+    trace       trace(): run a kernel's programs and return the Recording; KernelError
+    counting    a DmaRecord's descriptors, packets, bytes, partitions, engines; distinct bytes and reload factors
+    modules     install_nki_modules(): the modules that a kernel imports
+    dtypes      element types and their bytes
+    tensor      Storage and Tensor: the view algebra
+    indexing    index tensors and masks of the first generation (nl.arange, nl.mgrid)
+    loops       ranges, loop indices that know what they are, and repeated bodies run once
+    recorder    the open recording: source sites, loop nest, events in program order
+    operations/ one table: every operation with operands, engine, memory rules, result
+    launch      nki.jit, kernel[grid](...), program ids
+    objects     NKIObject, enums, registers
+
+Nothing here imports the command line, and only numpy is needed. The modules run user code: call trace() in the guarded
+child process (guard.py).
+"""
