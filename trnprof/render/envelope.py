@@ -1,0 +1,95 @@
+"""The one JSON envelope of every command, errors too (DESIGN.md section 5)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trnprof.findings import DataQuality, Finding
+from trnprof.version import __version__
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """One input of a command."""
+
+    path: str
+    """As the user gave it, never made absolute."""
+    format: str
+    sha256: str
+    provenance: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A command's result, before it becomes text."""
+
+    command: str
+    inputs: tuple[InputFile, ...] = ()
+    hardware: dict[str, object] | None = None
+    data_quality: tuple[DataQuality, ...] = ()
+    result: dict[str, object] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+
+
+def envelope_json(report: Report) -> str:
+    """The report as strict JSON (no NaN, sorted by construction), one line break at its end."""
+    return _dump(
+        {
+            "schema": f"trnprof.{report.command}/{SCHEMA_VERSION}",
+            "tool": {"name": "trnprof", "version": __version__},
+            "inputs": [vars(entry) for entry in report.inputs],
+            "hardware": report.hardware,
+            "data_quality": [
+                {
+                    "code": entry.code,
+                    "severity": str(entry.severity),
+                    "message": entry.message,
+                    "count": entry.count,
+                    "fix": entry.fix,
+                }
+                for entry in report.data_quality
+            ],
+            "result": report.result,
+            "findings": [vars(finding) for finding in report.findings],
+            "error": None,
+        }
+    )
+
+
+def error_json(command: str, *, kind: str, message: str, path: str | None, exit_code: int, code: str | None) -> str:
+    """The envelope of a command that failed."""
+    return _dump(
+        {
+            "schema": f"trnprof.{command}/{SCHEMA_VERSION}",
+            "tool": {"name": "trnprof", "version": __version__},
+            "inputs": [],
+            "hardware": None,
+            "data_quality": [],
+            "result": None,
+            "findings": [],
+            "error": {"kind": kind, "message": message, "path": path, "exit_code": exit_code, "code": code},
+        }
+    )
+
+
+def sha256_of(path: Path) -> str:
+    """Content hash of a file, or of a directory's files by name."""
+    digest = hashlib.sha256()
+    if not path.is_dir():
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    for child in sorted(child for child in path.rglob("*") if child.is_file()):
+        digest.update(str(child.relative_to(path)).encode("utf-8", "surrogateescape") + b"\0")
+        with child.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _dump(document: dict[str, object]) -> str:
+    # Names from a capture may hold lone surrogates, which are no JSON text: ASCII escapes carry them.
+    return json.dumps(document, ensure_ascii=True, allow_nan=False, indent=1) + "\n"
