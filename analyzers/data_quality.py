@@ -108,5 +108,3 @@ def _list(cores: list[int]) -> str:
     if len(cores) > 2 and cores == list(range(cores[0], cores[-1] + 1)):
         return f"{cores[0]}-{cores[-1]}"
     return ", ".join(map(str, cores))
-
-

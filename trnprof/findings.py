@@ -94,7 +94,7 @@ _DATA_QUALITY = (
     ),
     DataQualityCode(
         "DQ005",
-        Severity.INFO,
+        Severity.WARNING,
         "a table was not captured",
         "The capture's format or settings leave this table out.",
         "What is computed from it is reported as not captured, never as zero.",
@@ -102,7 +102,7 @@ _DATA_QUALITY = (
     ),
     DataQualityCode(
         "DQ006",
-        Severity.INFO,
+        Severity.WARNING,
         "unknown opcodes",
         "The instruction stream has opcodes that no capture with a vendor's profile, and no document, has named.",
         "They count as work of their engine and are printed as OP_0xNN.",
@@ -110,7 +110,7 @@ _DATA_QUALITY = (
     ),
     DataQualityCode(
         "DQ007",
-        Severity.INFO,
+        Severity.WARNING,
         "DGE notifications were off",
         "Without them a capture cannot say which tensor a dynamic DMA moved, and sizes may be missing.",
         "Bytes of dynamic DMAs whose size is unknown are left out: bytes and floor are lower bounds then.",
@@ -206,7 +206,7 @@ _DATA_QUALITY = (
     ),
     DataQualityCode(
         "DQ019",
-        Severity.INFO,
+        Severity.WARNING,
         "not every byte is attributed",
         "HBM bytes come from the operands of DMA instructions; static rings need the NEFF.",
         "HBM bytes and the memory floor are lower bounds.",
@@ -227,6 +227,14 @@ _DATA_QUALITY = (
         "One instruction's interval covers later ones of the same engine that it cannot have run beside.",
         "Unions are exact; sums per opcode exceed the engine's active time and are marked.",
         _CAPTURE_AGAIN,
+    ),
+    DataQualityCode(
+        "DQ022",
+        Severity.WARNING,
+        "a capture in the folder cannot be read",
+        "One file of the folder is damaged or of an unknown version.",
+        "It is left out; the others are analysed.",
+        "look at it alone: trnprof info FILE",
     ),
 )
 

@@ -240,7 +240,12 @@ def _engines_text(core: CoreAnatomy) -> str:
 def _producers_text(core: CoreAnatomy) -> str:
     shown = core.wait_producers[:_PRODUCERS_SHOWN]
     rows = [
-        [printable(e.producer, 48), duration(e.wait_ns), percent(e.wait_ns, core.parts.in_kernel_wait_ns), str(e.wait_count)]
+        [
+            printable(e.producer, 48),
+            duration(e.wait_ns),
+            percent(e.wait_ns, core.parts.in_kernel_wait_ns),
+            str(e.wait_count),
+        ]
         for e in shown
     ]
     rest = core.wait_producers[len(shown) :]
@@ -262,8 +267,7 @@ def _gaps_text(core: CoreAnatomy) -> str:
         for gap in core.longest_gaps
     ]
     title = f"longest gaps, ns ({core.gap_count})"
-    text = table([title, "length", "waiting", "between"], [[*row[:3], row[3]] for row in rows])
-    return text
+    return table([title, "length", "waiting", "between"], rows)
 
 
 def anatomy_markdown(view: AnatomyView) -> str:

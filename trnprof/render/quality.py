@@ -16,7 +16,13 @@ def quality_lines(entries: tuple[DataQuality, ...]) -> str:
     lines = ["data quality"]
     for entry in entries:
         count = "" if entry.count is None else f" ({entry.count:,})"
-        lines.append(wrapped(f"{entry.code}{count} {printable(entry.message, 400)}", indent="      ", first=f"  {_SIGN[entry.severity]} "))
+        lines.append(
+            wrapped(
+                f"{entry.code}{count} {printable(entry.message, 400)}",
+                indent="      ",
+                first=f"  {_SIGN[entry.severity]} ",
+            )
+        )
         if entry.severity is not Severity.INFO:
             lines.append(wrapped(entry.fix, indent="      ", first="      → "))
     return "\n".join(lines)

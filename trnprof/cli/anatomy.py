@@ -1,0 +1,95 @@
+"""`trnprof anatomy`: where one step's time goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trnprof.cli.options import (
+    STANDARD_OUTPUT,
+    DebugOption,
+    ForceOption,
+    FormatOption,
+    FullOption,
+    HardwareOption,
+    OutputFormat,
+    OutputOption,
+    StrictOption,
+)
+
+if TYPE_CHECKING:
+    from trnprof.render.anatomy import AnatomyView
+
+EXAMPLES = (
+    "trnprof anatomy step.ntff",
+    "trnprof anatomy step.ntff --neff model.neff",
+    "trnprof anatomy profile@latest/ --bandwidth spec",
+    "trnprof anatomy captures/ --format json -o anatomy.json",
+)
+
+
+def anatomy(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="An NTFF, an Explorer Parquet directory, a profiler JSON, or a folder of them.", metavar="FILE|DIR"
+        ),
+    ],
+    neff: Annotated[
+        Path | None,
+        typer.Option(help="The NEFF that the capture ran, where it does not lie beside it.", show_default=False),
+    ] = None,
+    bandwidth: Annotated[
+        str, typer.Option(help="HBM bandwidth of a core for the floor: measured, spec, or bytes per second (336e9).")
+    ] = "measured",
+    hardware: HardwareOption = None,
+    form: FormatOption = OutputFormat.TEXT,
+    output: OutputOption = STANDARD_OUTPUT,
+    force: ForceOption = False,
+    strict: StrictOption = False,
+    full: FullOption = False,
+    debug: DebugOption = False,
+) -> int:
+    """Split a step into memory floor, busy, waits, exposed collectives, idle and runtime overhead.
+
+    The parts add up to the execution's window exactly, for every physical core.
+    """
+    from trnprof.cli.answer import deliver
+    from trnprof.cli.captures import account, folder_quality, inputs_of, open_captures
+    from trnprof.hardware import parse_bandwidth
+    from trnprof.render.anatomy import anatomy_json, anatomy_markdown, anatomy_text
+    from trnprof.render.envelope import Report
+    from trnprof.render.quality import quality_lines
+
+    chosen = parse_bandwidth(bandwidth)
+    opened = open_captures(path, neff=neff)
+    views: list[AnatomyView] = [account(capture, hardware=hardware, bandwidth=chosen) for capture in opened.captures]
+    around = folder_quality(opened)
+    first = views[0].anatomy
+    report = Report(
+        command="anatomy",
+        inputs=inputs_of(opened),
+        hardware={
+            "name": first.hardware,
+            "bandwidth_bytes_per_s": first.bandwidth.bytes_per_s,
+            "source": first.bandwidth.source,
+        },
+        data_quality=(*around, *(entry for view in views for entry in view.data_quality)),
+        result=anatomy_json(views, full=full),
+    )
+
+    def text() -> str:
+        blocks = [quality_lines(around) + "\n"] if around else []
+        return "\n".join([*blocks, *(anatomy_text(view) for view in views)])
+
+    return deliver(
+        report,
+        form=form,
+        output=output,
+        force=force,
+        text=text,
+        markdown=lambda: "\n".join(anatomy_markdown(view) for view in views),
+        strict=strict,
+    )
