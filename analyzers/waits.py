@@ -71,7 +71,8 @@ def attribute_waits(
     released_by = _releasing_rows(blocked, start, end)
     labels, label_of_row = _producers(blocked, instructions, semaphores)
     labels.append(KERNEL_OPEN)
-    label = np.where(released_by < 0, len(labels) - 1, label_of_row[np.maximum(released_by, 0)])
+    # Where no engine is blocked released_by is -1, which is the last entry.
+    label = np.append(label_of_row, len(labels) - 1)[released_by]
 
     wait_ns = np.bincount(label, weights=(end - start), minlength=len(labels)).astype(np.int64)
     # An instruction's wait may be cut into pieces by other engines' edges: count rows, not pieces.
