@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 
-.PHONY: demo test test-all check lint types bench clean
+.PHONY: demo test test-all check lint types bench docs clean
 
 demo: $(STAMP)
 	$(BIN)/trnprof demo
@@ -30,6 +30,9 @@ types: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench
+
+docs: $(STAMP)
+	$(BIN)/python -m trnprof.render.codes > docs/codes.md
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

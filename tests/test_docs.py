@@ -1,0 +1,44 @@
+"""Documents that are kept in step with the code by a test."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from trnprof.findings import DATA_QUALITY_CODES
+from trnprof.render.codes import codes_markdown
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_codes_page_is_the_registry() -> None:
+    assert (ROOT / "docs/codes.md").read_text(encoding="utf-8") == codes_markdown(), "make docs"
+
+
+def test_every_code_used_is_registered() -> None:
+    used = set()
+    for folder in ("trnprof", "analyzers"):
+        for path in (ROOT / folder).rglob("*.py"):
+            used |= set(re.findall(r"\bDQ\d{3}\b", path.read_text(encoding="utf-8")))
+    assert used == set(DATA_QUALITY_CODES)
+
+
+def test_packages_listed_are_the_packages_there() -> None:
+    """pyproject.toml names each package, since the top-level folders are mapped; a forgotten one would not install."""
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    mapping = {folder: name for name, folder in setuptools["package-dir"].items()}
+    found = set()
+    for top, name in mapping.items():
+        for init in (ROOT / top).rglob("__init__.py"):
+            below = init.parent.relative_to(ROOT / top).parts
+            found.add(".".join([name, *below]))
+    assert found == set(setuptools["packages"])
+
+
+def test_structure_page_names_every_folder() -> None:
+    text = (ROOT / "docs/structure.md").read_text(encoding="utf-8")
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    for name in setuptools["packages"]:
+        folder = name.removeprefix("trnprof.").replace(".", "/") if name != "trnprof" else "trnprof"
+        assert f"{folder.rpartition('/')[2]}/" in text, f"docs/structure.md does not mention {folder}/"
