@@ -236,6 +236,14 @@ _DATA_QUALITY = (
         "It is left out; the others are analysed.",
         "look at it alone: trnprof info FILE",
     ),
+    DataQualityCode(
+        "DQ024",
+        Severity.INFO,
+        "semaphore updates were dropped",
+        "Overflow flags on semaphore updates: bursts, as when the runtime clears all semaphores, outrun the trace.",
+        "A semaphore's value may jump; instructions, DMA packets and every sum of them are complete.",
+        "none needed where only the runtime's clearing is hit; else capture a shorter window",
+    ),
 )
 
 DATA_QUALITY_CODES: dict[str, DataQualityCode] = {entry.code: entry for entry in _DATA_QUALITY}
