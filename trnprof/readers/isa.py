@@ -69,11 +69,16 @@ LDWEIGHTS, MATMUL = 0x01, 0x02
 EVENT_SEMAPHORE, NOTIFY = 0xA0, 0xA6
 DMA_DIRECT2D, PSEUDO_DMA_DIRECT2D = 0xB8, 0xD4
 
-WAIT_CONDITIONS = {1: "==", 5: ">=", 7: "event"}
+EVENT_WAIT = 7
+WAIT_CONDITIONS = {1: "==", 5: ">=", EVENT_WAIT: "event"}
 """Wait mode to condition. `event`: until the event is set, which the wait then clears."""
 
+SEMAPHORE_INCREMENT = 0x13
 UPDATE_OPERATIONS = {0x11: "event_set", 0x13: "sem_inc", 0x14: "sem_dec", 0x15: "sem_add", 0x19: "sem_set"}
 """Update mode to operation, each on completion of the instruction."""
+
+SEMAPHORE_UPDATES = (SEMAPHORE_INCREMENT, 0x14, 0x15, 0x19)
+"""Update modes whose index is a semaphore's."""
 
 DTYPE_NAMES = {6: "bf16", 7: "fp16", 9: "uint32", 10: "fp32"}
 """Data type codes whose meaning is known."""

@@ -1,0 +1,332 @@
+"""The tables of one core, from its trace sections and instruction streams."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from trnprof.profile import make_table
+from trnprof.readers import isa, ntff_names
+from trnprof.readers import ntff_container as box
+from trnprof.readers import ntff_records as rec
+from trnprof.readers.ntff_program import OPCODE_NAMES, Program, coded
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+AnyClock = box.Clock | tuple[box.Clock, ...]
+
+ENGINE_NAMES = ("tensor", "scalar", "gpsimd", "vector", "sync")
+"""The profile's name of each NTFF engine (PE, ACT, POOL, DVE, SP)."""
+
+WAIT_TICK_NS = {1: (5, 7), 2: (5, 6)}
+"""Nanoseconds of a tick of the wait counter, as a fraction, by architecture: 1.4 GHz on Trainium1 (not confirmed by a
+vendor's profile), 1.2 GHz on Trainium2."""
+
+_UPDATE_SOURCES = (*ENGINE_NAMES, "dma", "axi")
+_DMA_SOURCE, _AXI_SOURCE = 5, 6
+_OPERATIONS = ("unknown", *isa.UPDATE_OPERATIONS.values())
+_OPERATION_OF_MODE = np.zeros(32, np.int32)
+_OPERATION_OF_MODE[list(isa.UPDATE_OPERATIONS)] = np.arange(1, len(_OPERATIONS))
+_SEMAPHORE_BANK = 1
+"""High byte of an event record's key that makes it a semaphore's update; 0 is an event's."""
+
+_THROTTLE_KINDS = tuple(f"activity_{kind}" for kind in range(256))
+
+
+@dataclass
+class Tally:
+    """What was left out of the tables, or was odd in them, over all cores."""
+
+    unpaired_count: int = 0
+    backward_count: int = 0
+    """Pairs whose end is before their start."""
+    lost_work_count: int = 0
+    """Overflow flags on instruction and DMA records."""
+    lost_update_count: int = 0
+    """Overflow flags on semaphore updates."""
+    unlocated_count: int = 0
+    """Instructions at an address that no stream covers."""
+    unknown_opcodes: Counter[str] = field(default_factory=Counter)
+    dynamic_packet_count: int = 0
+
+
+class CoreReader:
+    """Reads the tables of one core, within the window; `tally` collects what they leave out.
+
+    start_ps, duration_ps: the window on the capture's clock; trace_end_ps: when this core's trace stopped.
+    """
+
+    def __init__(
+        self, container: box.Container, core: int, *, start_ps: int, duration_ps: int, trace_end_ps: int, tally: Tally
+    ) -> None:
+        self.architecture = container.architecture
+        self.payload = container.payload
+        self.subgraph = container.subgraphs[core]
+        self.core = core
+        self.start_ps = start_ps
+        self.duration_ps = duration_ps
+        self.trace_end_ps = trace_end_ps
+        self.tally = tally
+
+    def instructions(self) -> pa.Table:
+        """Sorted by start; one row for each instruction that lies in the window whole."""
+        records = self._records(box.INSTRUCTION_SECTION, box.CORE_BLOCK)
+        types = rec.record_types(records)
+        program = Program(self.subgraph.streams, len(ENGINE_NAMES))
+        starts, ends, start_times, end_times, places, engines = [], [], [], [], [], []
+        for engine in range(len(ENGINE_NAMES)):
+            clock = self.subgraph.clocks.engines.get(engine, box.PICOSECONDS)
+            self.tally.lost_work_count += self._overflows(records, clock, types >> 2 == engine + 1)
+            start, end = rec.engine_rows(types, engine)
+            length, address = program.lengths[engine], program.addresses[engine]
+            pairs = rec.pair_fifo(
+                start,
+                end,
+                _narrow(rec.stream_index(records, start, address), length),
+                _narrow(rec.stream_index(records, end, address), length),
+            )
+            self._count_unpaired(records, clock, pairs.orphan_end)
+            self._count_unpaired(records, clock, pairs.orphan_start)
+            start, end, start_ps, end_ps = self._within(records, pairs, clock)
+            index = rec.stream_index(records, start, address)
+            places.append(np.where(index < length, index + np.uint32(program.bases[engine]), program.unlocated))
+            starts.append(start)
+            ends.append(end)
+            start_times.append(start_ps)
+            end_times.append(end_ps)
+            engines.append(np.full(len(start), engine, np.int32))
+        start_ps = np.concatenate(start_times)
+        order = np.argsort(start_ps, kind="stable")
+        place = np.concatenate(places)[order]
+        self._count_opcodes(program, place)
+        result = records["payload"][np.concatenate(ends)[order]]
+        return make_table(
+            "instructions",
+            {
+                **_nanoseconds(start_ps[order], np.concatenate(end_times)[order]),
+                "pcore_idx": np.full(len(order), self.core, np.int16),
+                "engine": coded(np.concatenate(engines)[order], ENGINE_NAMES),
+                "evt_wait_time_ns": self._wait_ns(records["payload"][np.concatenate(starts)[order]]),
+                "crc_in": (result & np.uint32(0xFFFF)).astype(np.int32),
+                "crc_out": (result >> np.uint32(16)).astype(np.int32),
+                **program.columns(place),
+            },
+        )
+
+    def dma_packets(self) -> pa.Table:
+        """Sorted by start; one row for each packet that lies in the window whole."""
+        records = self._records(box.DMA_SECTION, box.DMA_BLOCK)
+        clock = self.subgraph.clocks.dma
+        self.tally.lost_work_count += self._overflows(records, clock, None)
+        start, end = rec.dma_rows(records)
+        pairs = rec.pair_fifo(start, end, rec.dma_keys(records, start), rec.dma_keys(records, end))
+        self._count_unpaired(records, clock, pairs.orphan_end)
+        self._count_unpaired(records, clock, pairs.orphan_start)
+        start, end, start_ps, end_ps = self._within(records, pairs, clock)
+        order = np.argsort(start_ps, kind="stable")
+        key = rec.dma_keys(records, start)[order]
+        packet = records[end[order]]
+        start_ps, end_ps = start_ps[order], end_ps[order]
+        types, names, type_of_key, name_of_key, first_engine = self._queues()
+        cut = self._cut_fetches(records, pairs, type_of_key == types.index("instruction"))
+        if cut.any():
+            keep = ~cut[key]
+            key, packet, start_ps, end_ps = key[keep], packet[keep], start_ps[keep], end_ps[keep]
+        queue_type = type_of_key[key]
+        self.tally.dynamic_packet_count += int(np.count_nonzero(np.isin(queue_type, _dynamic(types))))
+        return make_table(
+            "dma_packets",
+            {
+                **_nanoseconds(start_ps, end_ps),
+                "pcore_idx": np.full(len(key), self.core, np.int16),
+                "transfer_bytes": packet["key"].astype(np.int64),
+                "engine_idx": (key >> np.uint16(4)).astype(np.int16) + np.int16(first_engine),
+                "queue_idx": (key & np.uint16(15)).astype(np.int16),
+                "queue_type": coded(queue_type, types),
+                "queue_name": coded(name_of_key[key], names),
+                "crc": (packet["payload"] >> np.uint32(16)).astype(np.int32),
+            },
+        )
+
+    def semaphores(self) -> pa.Table:
+        """Sorted by time; one row for each semaphore update in the window. Updates of events are left out."""
+        records = self._records(box.EVENT_SECTION, box.CORE_BLOCK)
+        clock = self.subgraph.clocks.event
+        is_semaphore = records["key"] >> np.uint16(8) == _SEMAPHORE_BANK
+        self.tally.lost_update_count += self._overflows(records, clock, is_semaphore)
+        rows = np.flatnonzero(is_semaphore).astype(np.int32)
+        time_ps = rec.times_ps(records, rows, clock, self.start_ps)
+        keep = self._inside(time_ps)
+        rows, time_ps = rows[keep], time_ps[keep]
+        order = np.argsort(time_ps, kind="stable")
+        rows, time_ps = rows[order], time_ps[order]
+        updates = records[rows]
+        index = (updates["key"] & np.uint16(0xFF)).astype(np.int32)
+        queues = ntff_names.queue_of_semaphore(self.subgraph)
+        return make_table(
+            "semaphores",
+            {
+                "timestamp": time_ps // 1000,
+                "pcore_idx": np.full(len(rows), self.core, np.int16),
+                "id": coded(index, ntff_names.semaphore_labels(self.subgraph, queues)),
+                "value": updates["payload"].astype(np.int64),
+                "timestamp_ps": time_ps,
+                "semaphore_idx": index.astype(np.int16),
+                "update_source": coded(_update_sources(updates, index, queues), _UPDATE_SOURCES),
+                "update_operation_type": coded(_OPERATION_OF_MODE[updates["op"] & 0x1F], _OPERATIONS),
+            },
+        )
+
+    def throttle(self) -> pa.Table:
+        """Sorted by time; a level holds until the next record, the last one until the window ends."""
+        records = self._records(box.THROTTLE_SECTION, box.CORE_BLOCK)
+        rows = np.flatnonzero(rec.record_types(records) == rec.THROTTLE_TYPE).astype(np.int32)
+        time_ps = rec.times_ps(records, rows, self.subgraph.clocks.event, self.start_ps)
+        order = np.argsort(time_ps, kind="stable")
+        rows, time_ps = rows[order], time_ps[order]
+        # A level may have been set before the window; it counts from the window's start then.
+        until_ps = np.minimum(np.append(time_ps[1:], self.duration_ps)[: len(rows)], self.duration_ps)
+        time_ps = np.maximum(time_ps, 0)
+        keep = time_ps < until_ps
+        rows, time_ps, until_ps = rows[keep], time_ps[keep], until_ps[keep]
+        payload = records["payload"][rows]
+        kinds = (payload >> np.uint32(8) & np.uint32(0xFF)).astype(np.int32)
+        return make_table(
+            "throttle",
+            {
+                "timestamp": time_ps // 1000,
+                "duration": (until_ps - time_ps) // 1000,
+                "k": (payload & np.uint32(0xFF)).astype(np.int32),
+                "n": records["op"][rows].astype(np.int32),
+                "type": coded(kinds, _THROTTLE_KINDS),
+                "pcore_idx": np.full(len(rows), self.core, np.int16),
+            },
+        )
+
+    def _wait_ns(self, payload: npt.NDArray[np.uint32]) -> Ints:
+        nanoseconds, ticks = WAIT_TICK_NS.get(self.architecture, WAIT_TICK_NS[2])
+        return (payload >> np.uint32(16)).astype(np.int64) * nanoseconds // ticks
+
+    def _count_opcodes(self, program: Program, place: npt.NDArray[np.integer]) -> None:
+        counts = np.bincount(program.opcode[place], minlength=len(OPCODE_NAMES))
+        self.tally.unlocated_count += int(counts[-1])
+        for opcode in np.flatnonzero(counts[:-1]).tolist():
+            if opcode not in isa.CONFIRMED_OPCODES:
+                self.tally.unknown_opcodes[isa.OPCODE_NAMES[opcode]] += int(counts[opcode])
+
+    def _records(self, kind: int, block: int) -> rec.Records:
+        """The core's records of one kind; no copy where they are one section."""
+        found = [
+            rec.view_records(self.payload[one.offset : one.offset + one.size])
+            for one in self.subgraph.sections
+            if one.kind == kind and one.block == block and one.size
+        ]
+        return found[0] if len(found) == 1 else np.concatenate([np.zeros(0, rec.RECORD), *found])
+
+    def _inside(self, time_ps: Ints) -> Mask:
+        return (time_ps >= 0) & (time_ps <= self.duration_ps)
+
+    def _within(self, records: rec.Records, pairs: rec.Pairs, clock: AnyClock) -> tuple[rec.Rows, rec.Rows, Ints, Ints]:
+        """(start row, end row, start ps, end ps) of the pairs that lie in the window whole."""
+        start_ps = rec.times_ps(records, pairs.start, clock, self.start_ps)
+        end_ps = rec.times_ps(records, pairs.end, clock, self.start_ps)
+        keep = (start_ps >= 0) & (end_ps <= self.duration_ps)
+        backward = keep & (end_ps < start_ps)
+        self.tally.backward_count += int(np.count_nonzero(backward))
+        keep &= ~backward
+        if keep.all():
+            return pairs.start, pairs.end, start_ps, end_ps
+        return pairs.start[keep], pairs.end[keep], start_ps[keep], end_ps[keep]
+
+    def _count_unpaired(self, records: rec.Records, clock: AnyClock, rows: rec.Rows) -> None:
+        # What the end of the trace cut off is no loss.
+        self.tally.unpaired_count += self._count_before(self.trace_end_ps - self.start_ps, records, clock, rows)
+
+    def _count_before(self, end_ps: int, records: rec.Records, clock: AnyClock, rows: rec.Rows) -> int:
+        """How many of the rows are of a time in [0, end_ps)."""
+        if not len(rows):
+            return 0
+        time_ps = rec.times_ps(records, rows, clock, self.start_ps)
+        return int(np.count_nonzero((time_ps >= 0) & (time_ps < end_ps)))
+
+    def _overflows(self, records: rec.Records, clock: AnyClock, mask: Mask | None) -> int:
+        """Records in the window whose header says that others were lost before them."""
+        flagged = records["header"] & (rec.SOFTWARE_OVERFLOW | rec.HARDWARE_OVERFLOW) != 0
+        rows = np.flatnonzero(flagged if mask is None else flagged & mask).astype(np.int32)
+        return self._count_before(self.duration_ps, records, clock, rows)
+
+    def _queues(self) -> tuple[list[str], list[str], npt.NDArray[np.int32], npt.NDArray[np.int32], int]:
+        """(queue types, queue names, type of each key, name of each key, number of the DMA engine of key 0)."""
+        rings = self.subgraph.rings
+        first_engine = ntff_names.first_dma_engine(self.subgraph)
+        types = ["unknown", "instruction"]
+        names: list[str] = []
+        type_of_key = np.zeros(512, np.int32)
+        name_of_key = np.full(512, -1, np.int32)
+        type_of_key[ntff_names.INSTRUCTION_RING :: 16] = 1
+        for ring in rings:
+            key = (ring.engine_idx - first_engine) * 16 + ring.ring
+            if not (0 <= key < 512 and 0 <= ring.ring < 16):
+                continue
+            kind, name = ntff_names.queue_type(ring), ntff_names.queue_name(ring.name)
+            type_of_key[key] = _position(types, kind)
+            name_of_key[key] = _position(names, name) if name else -1
+        return types, names, type_of_key, name_of_key, first_engine
+
+    def _cut_fetches(self, records: rec.Records, pairs: rec.Pairs, is_fetch: Mask) -> Mask:
+        """Keys of instruction rings whose transfer was under way when the window began; shape [512].
+
+        The vendor's profiler leaves out the rest of such a transfer, so that counts agree only without it.
+        """
+        start_ps = rec.times_ps(records, pairs.start, self.subgraph.clocks.dma, self.start_ps)
+        end_ps = rec.times_ps(records, pairs.end, self.subgraph.clocks.dma, self.start_ps)
+        across = pairs.start[(start_ps < 0) & (end_ps >= 0)]
+        cut = np.zeros(512, np.bool_)
+        cut[rec.dma_keys(records, across)] = True
+        return cut & is_fetch
+
+
+def _position(names: list[str], name: str) -> int:
+    """Index of the name, which is appended if it is new."""
+    if name not in names:
+        names.append(name)
+    return names.index(name)
+
+
+def _narrow(index: npt.NDArray[np.uint32], length: int) -> npt.NDArray[np.unsignedinteger]:
+    """The indices as 16-bit keys, which numpy sorts by radix, where the stream is short enough."""
+    if length >= 0xFFFF:
+        return index
+    return np.minimum(index, np.uint32(0xFFFF)).astype(np.uint16)
+
+
+def _update_sources(
+    updates: rec.Records, index: npt.NDArray[np.int32], queues: dict[int, str]
+) -> npt.NDArray[np.int32]:
+    """Code in _UPDATE_SOURCES of each update: the engine that wrote the record, or what came over AXI."""
+    types = updates["header"] & np.uint8(0x1F)
+    engine = (types.astype(np.int32) >> 2) - 1
+    is_queue = np.zeros(256, np.bool_)
+    is_queue[list(queues)] = True
+    source = np.where(is_queue[index], _DMA_SOURCE, _AXI_SOURCE)
+    is_engine = (types != rec.HOST_TYPE) & (engine >= 0) & (engine < len(ENGINE_NAMES))
+    return np.where(is_engine, engine, source).astype(np.int32)
+
+
+def _dynamic(types: list[str]) -> list[int]:
+    return [code for code, name in enumerate(types) if name.endswith("_dynamic")]
+
+
+def _nanoseconds(start_ps: Ints, end_ps: Ints) -> dict[str, Ints]:
+    """Start and end in ns and ps: start and duration rounded down each, as the vendor does."""
+    start_ns = start_ps // 1000
+    return {
+        "start_ts": start_ns,
+        "end_ts": start_ns + (end_ps - start_ps) // 1000,
+        "start_ps": start_ps,
+        "end_ps": end_ps,
+    }
