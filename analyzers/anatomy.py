@@ -7,17 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from trnprof.analyzers.account_sets import InstructionRows, data_packet_mask, packets_of, sets_of, union_all
 from trnprof.analyzers.waits import WaitProducer, attribute_waits
 from trnprof.errors import InconsistencyError, InputDataError
 from trnprof.hardware import Bandwidth
 from trnprof.intervals import EMPTY, Int64Array, Intervals, union
-from trnprof.profile import ENGINES, WAIT_OPCODES, Core, Profile, Provenance, codes_of, int64_of
+from trnprof.profile import ENGINES, Core, Profile, Provenance, codes_of, int64_of
 
 SHORT_INSTRUCTION_NS = 200
 """Below this an instruction's fixed cost (64 to 147 cycles, 53 to 153 ns on trn2) is most of its time."""
-
-SEMAPHORE_WRITE_BYTES = 4
-"""A DMA's completion is one 4-byte semaphore write per DMA engine: signalling, not tensor data."""
 
 LONGEST_GAP_COUNT = 5
 
@@ -243,29 +241,16 @@ def measure_anatomy(profile: Profile, hardware: str, bandwidth: Bandwidth) -> An
 def _measure_core(profile: Profile, core: Core, bandwidth: Bandwidth) -> tuple[CoreAnatomy, Intervals]:
     window = (core.window_start_ts, core.window_end_ts)
     instructions = profile.core_rows("instructions", core.core)
-    packets = profile.core_rows("dma_packets", core.core)
-    if packets is None:
-        packets = profile.core_rows("dma_transfers", core.core)
+    packets = packets_of(profile, core.core)
     collectives = profile.core_rows("collectives", core.core)
-    kernels = profile.core_rows("kernels", core.core)
     semaphores = profile.core_rows("semaphores", core.core)
 
-    rows = _InstructionRows(instructions, window)
-    body = rows.body()
-    busy = {name: rows.busy(name) for name in ENGINES}
-    everything_computing = _union_all(busy.values())
+    rows = InstructionRows(instructions, window)
     data, dma = _measure_dma(packets, window)
-    collective = _intervals(collectives, window)
-
-    compute_in_body = everything_computing.clip(*body)
+    sets = sets_of(profile, core, rows, data)
+    body, work = sets.body, sets.work
+    compute_in_body = union_all(sets.busy.values()).clip(*body)
     data_in_body = data.clip(*body)
-    work = compute_in_body | data_in_body
-    collective_in_body = collective.clip(*body)
-    exposed = collective_in_body - work
-    busy_or_collective = work | collective_in_body
-    quiet = busy_or_collective.complement(*body)
-    blocked_or_open = (_union_all(rows.blocked(name) for name in ENGINES) | _intervals(kernels, window)).clip(*body)
-    wait = quiet & blocked_or_open
 
     both_ns = (compute_in_body & data_in_body).length()
     split = WorkSplit(data_in_body.length() - both_ns, compute_in_body.length() - both_ns, both_ns)
@@ -278,11 +263,12 @@ def _measure_core(profile: Profile, core: Core, bandwidth: Bandwidth) -> tuple[C
         runtime_overhead_ns=(window[1] - window[0]) - (body[1] - body[0]),
         memory_floor_ns=floor_ns,
         busy_beyond_floor_ns=work.length() - (floor_ns or 0),
-        in_kernel_wait_ns=wait.length(),
-        exposed_collective_ns=exposed.length(),
-        idle_ns=(quiet - wait).length(),
+        in_kernel_wait_ns=sets.wait.length(),
+        exposed_collective_ns=sets.exposed.length(),
+        idle_ns=sets.idle.length(),
     )
     _check(core, parts, split, work, window)
+    quiet = sets.wait | sets.idle
     account = CoreAnatomy(
         core=core.core,
         subgraph=core.subgraph,
@@ -293,13 +279,13 @@ def _measure_core(profile: Profile, core: Core, bandwidth: Bandwidth) -> tuple[C
         body_end_ts=body[1],
         parts=parts,
         work=split,
-        engines={name: rows.account(name, busy, data, body) for name in ENGINES},
+        engines={name: _measure_engine(rows, name, sets.busy, data, body) for name in ENGINES},
         dma=dma,
         hbm=hbm,
-        collectives=_measure_collectives(collectives, collective, exposed),
+        collectives=_measure_collectives(collectives, sets.collective, sets.exposed),
         throttle=_measure_throttle(profile.core_rows("throttle", core.core), window),
-        wait_producers=attribute_waits(wait, instructions, semaphores),
-        longest_gaps=_longest_gaps(quiet, wait, rows, packets),
+        wait_producers=attribute_waits(sets.wait, instructions, semaphores),
+        longest_gaps=_longest_gaps(quiet, sets.wait, rows, packets),
         gap_count=len(quiet),
         semaphore_update_count=None if semaphores is None else len(semaphores),
         event_count=sum(len(table) for table in (instructions, packets, collectives) if table is not None),
@@ -314,78 +300,20 @@ def duration_ns(byte_count: int, bytes_per_s: int) -> int:
     return (byte_count * 10**9 + bytes_per_s // 2) // bytes_per_s
 
 
-class _InstructionRows:
-    """One core's instruction columns as arrays, clipped to the window."""
-
-    def __init__(self, table: pa.Table | None, window: tuple[int, int]) -> None:
-        self.window = window
-        self.table = table
-        if table is None or not len(table):
-            self.start = self.end = np.zeros(0, np.int64)
-            self.engine = self.opcode = np.zeros(0, np.int32)
-            self.engines: list[str] = []
-            self.opcodes: list[str] = []
-        else:
-            self.start = np.clip(int64_of(table["start_ts"]), *window)
-            self.end = np.clip(int64_of(table["end_ts"]), *window)
-            self.engine, self.engines = codes_of(table["engine"])
-            self.opcode, self.opcodes = codes_of(table["opcode"])
-        self.waits = np.isin(self.opcode, [code for code, name in enumerate(self.opcodes) if name in WAIT_OPCODES])
-
-    def of(self, engine: str) -> np.ndarray:
-        """Which rows are this engine's."""
-        codes = [code for code, name in enumerate(self.engines) if name == engine]
-        return np.isin(self.engine, codes)
-
-    def busy(self, engine: str) -> Intervals:
-        rows = self.of(engine) & ~self.waits
-        return union(self.start[rows], self.end[rows])
-
-    def blocked(self, engine: str) -> Intervals:
-        rows = self.of(engine) & self.waits
-        return union(self.start[rows], self.end[rows])
-
-    def body(self) -> tuple[int, int]:
-        """First start to last end of what the compiler emitted; an empty one at the window's start if there is none."""
-        start, end = self.start, self.end
-        if self.table is not None and "compiler_pc" in self.table.column_names:
-            column = self.table["compiler_pc"]
-            if column.null_count:
-                emitted = column.is_valid().to_numpy()
-                start, end = start[emitted], end[emitted]
-        if not len(start):
-            return self.window[0], self.window[0]
-        return int(start.min()), int(end.max())
-
-    def account(self, engine: str, busy: dict[str, Intervals], data: Intervals, body: tuple[int, int]) -> EngineAccount:
-        rows = self.of(engine)
-        working = rows & ~self.waits
-        others = _union_all(intervals for name, intervals in busy.items() if name != engine) | data
-        return EngineAccount(
-            active_ns=busy[engine].length(),
-            instruction_count=int(rows.sum()),
-            alone_ns=(busy[engine] - others).clip(*body).length(),
-            short_instruction_count=int(((self.end - self.start)[working] < SHORT_INSTRUCTION_NS).sum()),
-            working_instruction_count=int(working.sum()),
-            blocked_ns=self.blocked(engine).length(),
-        )
-
-    def label(self, row: int) -> str:
-        return f"{self.engines[self.engine[row]]} {self.opcodes[self.opcode[row]]}"
-
-
-def _union_all(sets: object) -> Intervals:
-    """Union of any number of canonical sets."""
-    parts = [part for part in sets if len(part)]  # type: ignore[attr-defined]
-    if not parts:
-        return EMPTY
-    return union(np.concatenate([part.start for part in parts]), np.concatenate([part.end for part in parts]))
-
-
-def _intervals(table: pa.Table | None, window: tuple[int, int]) -> Intervals:
-    if table is None or not len(table):
-        return EMPTY
-    return union(np.clip(int64_of(table["start_ts"]), *window), np.clip(int64_of(table["end_ts"]), *window))
+def _measure_engine(
+    rows: InstructionRows, engine: str, busy: dict[str, Intervals], data: Intervals, body: tuple[int, int]
+) -> EngineAccount:
+    own = rows.of(engine)
+    working = own & ~rows.waits
+    others = union_all(intervals for name, intervals in busy.items() if name != engine) | data
+    return EngineAccount(
+        active_ns=busy[engine].length(),
+        instruction_count=int(own.sum()),
+        alone_ns=(busy[engine] - others).clip(*body).length(),
+        short_instruction_count=int(((rows.end - rows.start)[working] < SHORT_INSTRUCTION_NS).sum()),
+        working_instruction_count=int(working.sum()),
+        blocked_ns=rows.blocked(engine).length(),
+    )
 
 
 def _clipped_count(table: pa.Table | None, window: tuple[int, int]) -> int:
@@ -395,7 +323,7 @@ def _clipped_count(table: pa.Table | None, window: tuple[int, int]) -> int:
 
 
 def _measure_dma(packets: pa.Table | None, window: tuple[int, int]) -> tuple[Intervals, DmaAccount | None]:
-    """(the tensor-data intervals, the account) of one core's packets."""
+    """(where tensor data moves, the account) of one core's packets."""
     if packets is None:
         return EMPTY, None
     start = np.clip(int64_of(packets["start_ts"]), *window)
@@ -413,22 +341,11 @@ def _measure_dma(packets: pa.Table | None, window: tuple[int, int]) -> tuple[Int
     )
 
 
-def data_packet_mask(packets: pa.Table) -> np.ndarray:
-    """Which packets move tensor data: no semaphore writes, instruction fetches or collective traffic; bool [n]."""
-    mask = int64_of(packets["transfer_bytes"]) != SEMAPHORE_WRITE_BYTES
-    if "queue_type" in packets.column_names:
-        codes, names = codes_of(packets["queue_type"])
-        mask &= ~np.isin(codes, [code for code, name in enumerate(names) if name == "instruction"])
-    if "is_cc_dma" in packets.column_names:
-        mask &= ~packets["is_cc_dma"].fill_null(False).to_numpy()
-    return mask
-
-
 _DYNAMIC_QUEUE_TYPES = ("software_dynamic", "hardware_dynamic")
 
 
 def _measure_hbm(
-    profile: Profile, core: Core, rows: _InstructionRows, body: tuple[int, int], dma: DmaAccount | None
+    profile: Profile, core: Core, rows: InstructionRows, body: tuple[int, int], dma: DmaAccount | None
 ) -> HbmAccount | None:
     """HBM bytes that the body moved: from DMA instructions' operands, else the capture's totals, else its packets."""
     table = rows.table
@@ -492,7 +409,7 @@ def _measure_throttle(table: pa.Table | None, window: tuple[int, int]) -> Thrott
 
 
 def _longest_gaps(
-    quiet: Intervals, wait: Intervals, rows: _InstructionRows, packets: pa.Table | None
+    quiet: Intervals, wait: Intervals, rows: InstructionRows, packets: pa.Table | None
 ) -> tuple[Gap, ...]:
     order = np.lexsort((quiet.start, quiet.start - quiet.end))[:LONGEST_GAP_COUNT]
     if not len(order):
@@ -511,7 +428,7 @@ def _longest_gaps(
     return tuple(gaps)
 
 
-def _edge_label(rows: _InstructionRows, candidates: Int64Array, is_packet: bool) -> str:
+def _edge_label(rows: InstructionRows, candidates: Int64Array, is_packet: bool) -> str:
     if len(candidates):
         return rows.label(int(candidates[0]))
     return "dma" if is_packet else "edge of the body or a collective"
