@@ -244,6 +244,14 @@ _DATA_QUALITY = (
         "A semaphore's value may jump; instructions, DMA packets and every sum of them are complete.",
         "none needed where only the runtime's clearing is hit; else capture a shorter window",
     ),
+    DataQualityCode(
+        "DQ030",
+        Severity.WARNING,
+        "the NEFF does not fit",
+        "The NEFF's debug info does not match its own program, or the capture ran other instructions than the NEFF has there.",
+        "Names and source lines of those instructions may be missing or wrong; times and counts are the capture's own.",
+        "compile again, and capture with that very NEFF",
+    ),
 )
 
 DATA_QUALITY_CODES: dict[str, DataQualityCode] = {entry.code: entry for entry in _DATA_QUALITY}

@@ -25,16 +25,16 @@ def fields(message: bytes | memoryview) -> Iterator[tuple[int, Value]]:
     view = memoryview(message)
     at, size = 0, len(view)
     while at < size:
-        key, at = _varint(view, at)
+        key, at = varint(view, at)
         number, wire_type = key >> 3, key & 7
         if number == 0:
             raise WireError(f"field number 0 at byte {at}")
         if wire_type == 0:
-            value, at = _varint(view, at)
+            value, at = varint(view, at)
             yield number, value
             continue
         if wire_type == 2:
-            length, at = _varint(view, at)
+            length, at = varint(view, at)
         elif wire_type in (1, 5):
             length = 8 if wire_type == 1 else 4
         else:
@@ -51,7 +51,7 @@ def packed_varints(value: Value) -> list[int]:
         return [value]
     numbers, at = [], 0
     while at < len(value):
-        number, at = _varint(value, at)
+        number, at = varint(value, at)
         numbers.append(number)
     return numbers
 
@@ -77,8 +77,8 @@ def message(value: Value) -> memoryview:
     return value
 
 
-def _varint(view: memoryview, at: int) -> tuple[int, int]:
-    """(value, first byte after it) of the varint at `at`."""
+def varint(view: memoryview, at: int) -> tuple[int, int]:
+    """(value, first byte after it) of the varint at `at`. Raises WireError if there is none of at most 64 bits."""
     value = shift = 0
     for index in range(at, min(at + 10, len(view))):
         byte = view[index]
