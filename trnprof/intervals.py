@@ -108,6 +108,39 @@ def union(start: Int64Array, end: Int64Array) -> Intervals:
     return Intervals(start[begins], reach[last])
 
 
+def charged_lengths(start: Int64Array, end: Int64Array) -> Int64Array:
+    """How much each interval adds to the union of those that began before it; these sum to the union's length exactly.
+
+    Splits a union among intervals that overlap: what an earlier one covers already is not charged again. Ties go to the
+    longer one, then to the first given. `start`, `end`: integer arrays of one shape [n], in any order; so is the result.
+    """
+    start = np.asarray(start, np.int64)
+    end = np.maximum(np.asarray(end, np.int64), start)
+    if not len(start):
+        return np.zeros(0, np.int64)
+    order = np.lexsort((-end, start))
+    reach = np.maximum.accumulate(end[order])
+    begin = start[order]
+    begin[1:] = np.maximum(begin[1:], reach[:-1])
+    charged = np.empty(len(start), np.int64)
+    charged[order] = np.maximum(end[order] - begin, 0)
+    return charged
+
+
+def union_lengths(group: npt.NDArray[np.int_], start: Int64Array, end: Int64Array, group_count: int) -> Int64Array:
+    """Length of the union of each group's intervals; shape [group_count].
+
+    group: the group of each interval, 0 to group_count - 1; start, end: integer arrays of the same shape [n].
+    """
+    if not len(start):
+        return np.zeros(group_count, np.int64)
+    # Side by side, one group after the other, no group's interval overlaps another's: one pass serves all.
+    step = int(end.max(initial=0)) - int(start.min(initial=0)) + 1
+    shift = group.astype(np.int64) * step
+    charged = charged_lengths(start + shift, end + shift)
+    return np.bincount(group, weights=charged, minlength=group_count).astype(np.int64)
+
+
 def _combine(a: Intervals, b: Intervals, *, wanted_depth: int) -> Intervals:
     """Where `wanted_depth` of the two sets cover."""
     if not len(a) or not len(b):
