@@ -19,8 +19,11 @@ UNRECORDED = "not recorded"
 KERNEL_OPEN = "kernel open, no engine blocked"
 """A kernel span covers the time, but no engine is seen to wait."""
 
-OUTSIDE = "outside this core (other core, host or runtime)"
-"""The update came over the bus and no DMA of this core signals that semaphore."""
+BARRIER = "barrier of this core's engines"
+"""Several engines update the semaphore: none of them alone ended the wait."""
+
+OUTSIDE = "over the bus (a DMA, the other core or the host)"
+"""The update came over the bus, and no DMA instruction of this core is known to signal that semaphore."""
 
 _ENGINE_LABELS = {
     "tensor": "engine tensor",
@@ -40,7 +43,7 @@ class WaitProducer:
     """One producer and the in-kernel wait that its updates ended."""
 
     producer: str
-    """"dma <queue>", "engine <name>", OUTSIDE, KERNEL_OPEN or UNRECORDED; may hold untrusted strings."""
+    """"dma <queue>", "engine <name>", BARRIER, OUTSIDE, KERNEL_OPEN or UNRECORDED; may hold untrusted strings."""
     wait_ns: int
     wait_count: int
     """Blocked instructions (or pieces of an open kernel) that this producer released."""
@@ -63,12 +66,7 @@ def attribute_waits(
     if instructions is None:
         return (WaitProducer(UNRECORDED, wait.length(), len(wait)),)
     blocked = _wait_rows(instructions)
-    cuts = np.unique(np.concatenate((blocked.start, blocked.end, wait.start, wait.end)))
-    start, end = cuts[:-1], cuts[1:]
-    inside = wait.overlap_lengths(start, end) > 0
-    start, end = start[inside], end[inside]
-
-    released_by = _releasing_rows(blocked, start, end)
+    start, end, released_by = _cut(wait, blocked)
     labels, label_of_row = _producers(blocked, instructions, semaphores)
     labels.append(KERNEL_OPEN)
     # Where no engine is blocked released_by is -1, which is the last entry.
@@ -82,10 +80,23 @@ def attribute_waits(
     return tuple(sorted(found, key=lambda entry: (-entry.wait_ns, entry.producer)))
 
 
+def releasing_instructions(time: Intervals, instructions: pa.Table) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """`time` in pieces (start, end), and for each the row in `instructions` of the wait that let work go on.
+
+    That is the wait, among those that an engine is in all through the piece, that ends first; -1 where no engine is
+    blocked. The pieces' lengths sum to the length of `time`.
+    """
+    blocked = _wait_rows(instructions)
+    start, end, released_by = _cut(time, blocked)
+    return start, end, np.append(blocked.row, -1)[released_by]
+
+
 @dataclass(frozen=True)
 class _WaitRows:
-    """The instructions that only wait, sorted by start."""
+    """When each engine was blocked, and for which semaphore: sorted by start."""
 
+    row: Int64Array
+    """In the table of instructions."""
     start: Int64Array
     end: Int64Array
     engine: npt.NDArray[np.int32]
@@ -94,19 +105,47 @@ class _WaitRows:
 
 
 def _wait_rows(instructions: pa.Table) -> _WaitRows:
+    """Wait opcodes with their own interval, and other instructions with the wait that their own condition cost them.
+
+    The latter's evt_wait_time can reach back before the engine's last instruction had ended, while the engine was
+    running: it is cut there.
+    """
     opcode, names = codes_of(instructions["opcode"])
-    wait_codes = [code for code, name in enumerate(names) if name in WAIT_OPCODES]
-    rows = np.flatnonzero(np.isin(opcode, wait_codes))
-    start = int64_of(instructions["start_ts"])[rows]
-    order = np.argsort(start, kind="stable")
-    rows = rows[order]
+    only_waits = np.isin(opcode, [code for code, name in enumerate(names) if name in WAIT_OPCODES])
+    engine = codes_of(instructions["engine"])[0]
+    start, end = int64_of(instructions["start_ts"]), int64_of(instructions["end_ts"])
+    semaphore = np.full(len(start), -1, np.int64)
+    blocked_start, blocked_end = start, end
     if "wait_semaphore_idx" in instructions.column_names:
-        semaphore = int64_of(instructions["wait_semaphore_idx"], null=-1)[rows]
-    else:
-        semaphore = np.full(len(rows), -1, np.int64)
-    return _WaitRows(
-        start[order], int64_of(instructions["end_ts"])[rows], codes_of(instructions["engine"])[0][rows], semaphore
-    )
+        semaphore = int64_of(instructions["wait_semaphore_idx"], null=-1)
+        if "evt_wait_time_ns" in instructions.column_names:
+            free = _engine_free_ts(start, end, engine)
+            waited_from = np.maximum(start - int64_of(instructions["evt_wait_time_ns"]), free)
+            blocked_start = np.where(only_waits, start, waited_from)
+            blocked_end = np.where(only_waits, end, start)
+    rows = np.flatnonzero(only_waits | ((semaphore >= 0) & (blocked_start < blocked_end)))
+    rows = rows[np.argsort(blocked_start[rows], kind="stable")]
+    return _WaitRows(rows, blocked_start[rows], blocked_end[rows], engine[rows], semaphore[rows])
+
+
+def _engine_free_ts(start: Int64Array, end: Int64Array, engine: npt.NDArray[np.int32]) -> Int64Array:
+    """For each instruction the time at which everything that its engine began before it had ended."""
+    free = np.empty(len(start), np.int64)
+    for code in np.unique(engine):
+        rows = np.flatnonzero(engine == code)
+        rows = rows[np.argsort(start[rows], kind="stable")]
+        reach = np.maximum.accumulate(end[rows])
+        free[rows] = np.concatenate((start[rows[:1]], reach[:-1]))
+    return free
+
+
+def _cut(time: Intervals, blocked: _WaitRows) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """(start, end, index in `blocked`) of the pieces in which the same waits are on; -1 where none is."""
+    cuts = np.unique(np.concatenate((blocked.start, blocked.end, time.start, time.end)))
+    start, end = cuts[:-1], cuts[1:]
+    inside = time.overlap_lengths(start, end) > 0
+    start, end = start[inside], end[inside]
+    return start, end, _releasing_rows(blocked, start, end)
 
 
 def _releasing_rows(blocked: _WaitRows, start: Int64Array, end: Int64Array) -> Int64Array:
@@ -171,7 +210,7 @@ _KEY_STEP = 1 << 52
 
 
 def _stream_updaters(instructions: pa.Table) -> dict[int, str]:
-    """Semaphore -> label, where exactly one producer updates it."""
+    """Semaphore -> the one producer that updates it, or BARRIER."""
     if "update_semaphore_idx" not in instructions.column_names:
         return {}
     semaphore = int64_of(instructions["update_semaphore_idx"], null=-1)
@@ -185,7 +224,7 @@ def _stream_updaters(instructions: pa.Table) -> dict[int, str]:
     for index, engine_code, dma in triples.T.tolist():
         name = engines[engine_code]
         updaters.setdefault(index, set()).add(f"dma issued by {name}" if dma else _ENGINE_LABELS.get(name, name))
-    return {index: next(iter(names)) for index, names in updaters.items() if len(names) == 1}
+    return {index: next(iter(names)) if len(names) == 1 else BARRIER for index, names in updaters.items()}
 
 
 def _update_labels(semaphores: pa.Table, by_stream: Int64Array, label_index: LabelIndex) -> Int64Array:
@@ -200,7 +239,7 @@ def _update_labels(semaphores: pa.Table, by_stream: Int64Array, label_index: Lab
         codes, names = codes_of(semaphores["update_source"])
         by_source = np.array([_label_of_source(name, label_index) for name in names] or [-1], np.int64)[codes]
         by_source = np.where(codes < 0, -1, by_source)
-        result = np.where(by_source >= 0, by_source, result)
+        result = np.where((by_source >= 0) & (from_stream != label_index(BARRIER)), by_source, result)
         over_bus = np.isin(codes, [code for code, name in enumerate(names) if name.lower() in ("axi", "dma")])
         result = np.where(over_bus & (result < 0), label_index(OUTSIDE), result)
     return result

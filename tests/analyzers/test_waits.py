@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from trnprof.analyzers.waits import KERNEL_OPEN, OUTSIDE, UNRECORDED, attribute_waits
+from trnprof.analyzers.waits import BARRIER, KERNEL_OPEN, OUTSIDE, UNRECORDED, attribute_waits
 from trnprof.intervals import union
 from trnprof.profile import make_table
 
@@ -77,7 +77,7 @@ def test_the_wait_that_ends_first_let_work_go_on() -> None:
 
 
 def test_without_semaphore_updates_the_stream_says_who() -> None:
-    """Semaphore 7 is updated by one DMA instruction of sync only; 9 by two engines, which does not tell."""
+    """Semaphore 7 is updated by one DMA instruction of sync only; 9 by two engines: a barrier of theirs."""
     table = instructions(
         [
             ("sync", "DMA_DIRECT2D", 0, 5, None, 7),
@@ -87,7 +87,7 @@ def test_without_semaphore_updates_the_stream_says_who() -> None:
             ("vector", SEM, 25, 30, 9, None),
         ]
     )
-    assert found([(5, 30)], table, None) == {"dma issued by sync": (20, 1), UNRECORDED: (5, 1)}
+    assert found([(5, 30)], table, None) == {"dma issued by sync": (20, 1), BARRIER: (5, 1)}
 
 
 def test_a_kernel_that_is_open_with_no_engine_blocked() -> None:
@@ -103,3 +103,25 @@ def test_hostile_indices_and_times_are_survived() -> None:
     table = instructions([("vector", SEM, 0, 10, 32_000, 32_000)])
     updates = semaphores([(2**62, 32_000, "x" * 5000, None), (-(2**62), 3, "(" * 500, "axi")])
     assert found([(0, 10)], table, updates) == {UNRECORDED: (10, 1)}
+
+
+def test_an_instruction_s_own_condition_says_what_the_gap_waited_for() -> None:
+    """sync is blocked at the kernel's end all through; tensor's MATMUL at 40 waited 30 ns, of which 10 ns while tensor
+    still ran: the gap [20, 40) is charged to the DMA that the MATMUL waited for, not to sync's last barrier."""
+    table = make_table(
+        "instructions",
+        {
+            "start_ts": [0, 0, 40],
+            "end_ts": [90, 20, 60],
+            "pcore_idx": np.zeros(3, np.int16),
+            "engine": pa.array(["sync", "tensor", "tensor"], pa.string()),
+            "opcode": pa.array([SEM, "MATMUL", "MATMUL"], pa.string()),
+            "wait_semaphore_idx": pa.array([2, None, 8], pa.int16()),
+            "evt_wait_time_ns": [0, 0, 30],
+        },
+    )
+    updates = semaphores([(38, 8, "S[8] (qSyncDynamicHW)", "dma"), (90, 2, "2", "vector")])
+    assert found([(20, 40), (60, 90)], table, updates) == {
+        "dma qSyncDynamicHW": (20, 1),
+        "engine vector": (30, 1),
+    }

@@ -91,5 +91,10 @@ def sha256_of(path: Path) -> str:
 
 
 def _dump(document: dict[str, object]) -> str:
-    # Names from a capture may hold lone surrogates, which are no JSON text: ASCII escapes carry them.
-    return json.dumps(document, ensure_ascii=True, allow_nan=False, indent=1) + "\n"
+    # One line a top-level key, compact inside: small for an agent, and still a diff that can be read. Names from a
+    # capture may hold lone surrogates, which are no JSON text: ASCII escapes carry them.
+    lines = [
+        f"{json.dumps(key)}:{json.dumps(value, allow_nan=False, separators=(',', ':'))}"
+        for key, value in document.items()
+    ]
+    return "{" + ",\n ".join(lines) + "}\n"
