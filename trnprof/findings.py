@@ -245,6 +245,14 @@ _DATA_QUALITY = (
         "none needed where only the runtime's clearing is hit; else capture a shorter window",
     ),
     DataQualityCode(
+        "DQ025",
+        Severity.WARNING,
+        "a table disagrees with the capture's own summary",
+        "The vendor's tool sampled a table (DmaPacket in large profiles), left it out, or counts differently.",
+        "What is computed from the table's rows covers only those rows; the summary's totals cover the whole execution.",
+        "analyse the .ntff itself, or convert again without sampling and without --ignore-dma-trace",
+    ),
+    DataQualityCode(
         "DQ030",
         Severity.WARNING,
         "the NEFF does not fit",

@@ -1,0 +1,402 @@
+"""From a capture's raw columns to Profile tables: typed, odd rows rejected with a count, on one clock, in order.
+
+Two steps, because what is an outlier and where the clock's zero lies can only be said of all tables together:
+`typed_table` converts one table; `place_on_clock` then treats all of a capture's tables alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trnprof.profile import ENGINES, TABLE_SPECS, int64_of
+from trnprof.readers import cells
+from trnprof.readers.cells import Oddities, RawColumn
+from trnprof.readers.issue_log import IssueLog
+from trnprof.readers.operands import semaphore_numbers, wait_columns
+from trnprof.readers.vendor_tables import TIMES
+
+MAX_TIME_NS = 2**62
+"""No time or duration reaches this (146 years from 1970), so that differences fit 64 bits."""
+
+ENGINE_ALIASES = {
+    **{name: name for name in ENGINES},
+    "tensormatrix": "tensor",
+    "pe": "tensor",
+    "dve": "vector",
+    "act": "scalar",
+    "activation": "scalar",
+    "pool": "gpsimd",
+    "sp": "sync",
+}
+"""Lower-case names under which the vendor's tools print a compute engine."""
+
+_SPELLED_AS_TEXT = frozenset({"engine_idx", "queue_idx"})
+"""Numbers that the legacy JSON always writes as text."""
+
+_UNKNOWN_TEXT = {"opcode": "UNKNOWN", "operation": "unknown"}
+"""What a row without these names counts as: it took its engine's time all the same."""
+
+_DYNAMIC = ("software_dynamic", "hardware_dynamic")
+
+_ORDER: dict[str, tuple[str, ...]] = {
+    "instructions": ("pcore_idx", "start_ts", "engine", "end_ts", "pc", "id"),
+    "dma_packets": ("pcore_idx", "start_ts", "engine_idx", "queue_idx", "end_ts", "packet_idx", "id"),
+    "dma_transfers": ("pcore_idx", "start_ts", "queue_idx", "end_ts", "id"),
+    # Two updates of one semaphore within one nanosecond stay in the capture's order, which is the device's.
+    "semaphores": ("pcore_idx", "timestamp"),
+    "collectives": ("pcore_idx", "start_ts", "stream_id", "end_ts", "op_id", "operation"),
+    "throttle": ("pcore_idx", "timestamp", "duration", "k"),
+    "kernels": ("pcore_idx", "start_ts", "end_ts", "name"),
+    "sources": (),
+}
+"""Sort keys: enough that the order of the capture's rows does not show in the result."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """How one capture's raw tables are to be read."""
+
+    default_core: int | None = None
+    """The core of rows that name none; None: such rows are rejected, since several cores are there."""
+    own: bool = False
+    """Written by trnprof: columns are taken as they are, nothing is derived from them, ties keep their order."""
+
+
+class MissingColumnError(LookupError):
+    """A table has rows but lacks a column that it must have; the reader knows which file."""
+
+    def __init__(self, table: str, column: str) -> None:
+        super().__init__(f"{table} lacks {column}")
+        self.table = table
+        self.column = column
+
+
+class _Rows:
+    """Which rows of one table are kept, and why the others are not."""
+
+    def __init__(self, name: str, count: int, log: IssueLog) -> None:
+        self.name = name
+        self.keep = np.ones(count, bool)
+        self._log = log
+
+    def reject(self, bad: npt.NDArray[np.bool_], why: str) -> None:
+        self._log.add("DQ011", int((self.keep & bad).sum()), f"{self.name}: {why}")
+        self.keep[bad] = False
+
+    def note(self, column: str, found: Oddities) -> None:
+        count, what = found.describe()
+        self._log.add("DQ020", count, f"{self.name}.{column}: {what}")
+
+
+def typed_table(
+    name: str,
+    raw: Mapping[str, RawColumn],
+    row_count: int,
+    how: Conversion,
+    log: IssueLog,
+    scales: Mapping[str, tuple[int, int]] | None = None,
+) -> pa.Table:
+    """The table `name` with the columns that `raw` has, on the capture's own clock, rejected rows left out.
+
+    raw: by Profile's column names, plus `duration_ns`, from which a missing end is computed.
+    scales: (numerator, denominator) of columns that are in another unit than Profile's.
+
+    Raises: MissingColumnError.
+    """
+    spec = TABLE_SPECS[name]
+    scales = scales or {}
+    rows = _Rows(name, row_count, log)
+    columns: dict[str, pa.Array] = {}
+    for column, wanted in spec.columns.items():
+        values = raw.get(column)
+        if column == "pcore_idx" or (values is None and column == "end_ts"):
+            continue
+        if values is None:
+            if column not in spec.required:
+                continue
+            if row_count:
+                raise MissingColumnError(name, column)
+            columns[column] = pa.nulls(0, wanted)
+        elif column == "engine":
+            columns[column] = _engines(cells.names(values))
+            rows.reject(_nulls(columns[column]), "not on a compute engine")
+        elif pa.types.is_dictionary(wanted):
+            columns[column] = _named(name, column, values, how, log)
+        elif pa.types.is_boolean(wanted):
+            columns[column] = cells.booleans(values)
+        elif pa.types.is_floating(wanted):
+            columns[column] = cells.floats(values)
+        else:
+            columns[column] = _numeric(column, wanted, values, scales, rows, required=column in spec.required)
+    if "end_ts" in spec.required:
+        columns["end_ts"] = _ends(columns, raw, scales, rows)
+    if "pcore_idx" in spec.columns:
+        numbers = _core_numbers(raw.get("pcore_idx"), how, rows)
+        if numbers is not None:
+            columns["pcore_idx"] = numbers
+        elif "pcore_idx" in spec.required:
+            raise MissingColumnError(name, "pcore_idx")
+    for column in spec.required:
+        if column != "transfer_bytes":  # a transfer of unknown size is still a transfer
+            rows.reject(_nulls(columns[column]), f"without {column}")
+    if "end_ts" in spec.required:
+        rows.reject(_numbers(columns["end_ts"]) < _numbers(columns["start_ts"]), "the end is before the start")
+    if "duration" in spec.required:
+        rows.reject(_numbers(columns["duration"]) < 0, "a negative duration")
+    if not how.own:
+        _derive(name, columns)
+    if name == "dma_packets":
+        _note_odd_packets(columns, rows.keep, log)
+    kinds = {column: kind for column, kind in spec.columns.items() if column in columns}
+    table = pa.table([columns[column] for column in kinds], schema=pa.schema(list(kinds.items())))
+    return table if rows.keep.all() else table.filter(pa.array(rows.keep))
+
+
+@dataclass(frozen=True)
+class Window:
+    """The execution's window on the capture's own clock, ns."""
+
+    start: int
+    end: int
+
+
+def place_on_clock(
+    tables: dict[str, pa.Table],
+    declared: Window | None,
+    total_ns: int | None,
+    how: Conversion,
+    log: IssueLog,
+) -> tuple[dict[str, pa.Table], Window]:
+    """(the tables on a clock whose zero is the window's start, sorted; the window on the capture's own clock).
+
+    declared: the window that the capture states. Where it states none, or one in which nothing happened, the window
+    runs over `total_ns` or, without that either, from the first to the last event.
+    """
+    window = declared
+    if not how.own or window is None:
+        tables = _without_zero_outliers(tables, declared, log)
+        window = _choose_window(_hull(tables), declared, total_ns, log)
+    placed = {}
+    for name, table in tables.items():
+        if not how.own:
+            table = _shifted(table, window.start)
+        for position, column in enumerate(table.schema):
+            if pa.types.is_dictionary(column.type):
+                table = table.set_column(position, column, cells.canonical_names(table[column.name]))
+        keys = _ORDER[name]
+        placed[name] = _in_order(table, keys[:2] if how.own else keys)
+    return placed, window
+
+
+def cores_of(tables: Mapping[str, pa.Table]) -> set[int]:
+    """Every physical core that a row names."""
+    found: set[int] = set()
+    for table in tables.values():
+        if "pcore_idx" in table.column_names:
+            found.update(core for core in pc.unique(table["pcore_idx"]).to_pylist() if core is not None)
+    return found
+
+
+def _named(name: str, column: str, values: RawColumn, how: Conversion, log: IssueLog) -> pa.DictionaryArray:
+    required = column in TABLE_SPECS[name].required
+    names = cells.names(values, empty_is_null=not how.own and not required)
+    fallback = _UNKNOWN_TEXT.get(column)
+    if fallback is None or not names.null_count:
+        return names
+    log.add("DQ006" if column == "opcode" else "DQ020", names.null_count, f"{name}: rows without {column}")
+    return names.cast(pa.string()).fill_null(fallback).dictionary_encode()
+
+
+def _numeric(
+    column: str,
+    wanted: pa.DataType,
+    values: RawColumn,
+    scales: Mapping[str, tuple[int, int]],
+    rows: _Rows,
+    *,
+    required: bool,
+) -> pa.Array:
+    numbers, found = cells.integers(values, wanted, scales.get(column, cells.UNITY))
+    if column in TIMES:
+        # Differences of two times must fit 64 bits too.
+        sane = pc.less(pc.abs(pc.fill_null(numbers, 0)), MAX_TIME_NS)
+        numbers = pc.if_else(sane, numbers, pa.scalar(None, pa.int64()))
+        if required:
+            rows.reject(_nulls(numbers) & _had_value(values), "a time that is no finite number")
+            found.empty = found.inexact = found.unreadable = 0
+    if column in _SPELLED_AS_TEXT:
+        found.text = 0
+    if isinstance(values, list) and not (required and column in TIMES):
+        found.unreadable += found.non_finite  # in an arrow column NaN is how some writers spell null
+    rows.note(column, found)
+    return numbers
+
+
+def _ends(
+    columns: dict[str, pa.Array], raw: Mapping[str, RawColumn], scales: Mapping[str, tuple[int, int]], rows: _Rows
+) -> pa.Array:
+    """The end of each row: its own, or start + duration, each rounded down to a nanosecond as the vendor does."""
+    ends = columns.get("end_ts")
+    durations = raw.get("duration_ns")
+    if ends is not None and (durations is None or not ends.null_count):
+        return ends
+    if durations is None:
+        if len(rows.keep):
+            raise MissingColumnError(rows.name, "end_ts")
+        return pa.nulls(0, pa.int64())
+    lengths = _numeric("duration_ns", pa.int64(), durations, scales, rows, required=False)
+    if ends is None:
+        rows.reject(_nulls(lengths) & _had_value(durations), "a duration that is no finite number")
+    sane = pc.less(pc.abs(pc.fill_null(lengths, 0)), MAX_TIME_NS)
+    rows.reject(~sane.to_numpy(zero_copy_only=False), "a duration of more than a century")
+    computed = pc.add(columns["start_ts"], pc.if_else(sane, lengths, 0))
+    return computed if ends is None else pc.coalesce(ends, computed)
+
+
+def _core_numbers(raw: RawColumn | None, how: Conversion, rows: _Rows) -> pa.Array | None:
+    """The core of each row; None where the table has no such column and none is needed."""
+    if raw is None:
+        if not len(rows.keep) and "pcore_idx" in TABLE_SPECS[rows.name].required:
+            return pa.nulls(0, pa.int16())
+        if how.own or how.default_core is None:
+            return None
+        return pa.array(np.full(len(rows.keep), how.default_core, np.int16))
+    numbers, found = cells.cores(raw)
+    rows.note("pcore_idx", found)
+    if how.default_core is not None and not how.own and not found.unreadable:
+        numbers = numbers.fill_null(pa.scalar(how.default_core, pa.int16()))
+    return numbers
+
+
+def _derive(name: str, columns: dict[str, pa.Array]) -> None:
+    """Columns that are only another reading of captured ones."""
+    if name == "instructions":
+        if "operands" in columns:
+            columns.update(wait_columns(columns["operands"]))
+        if "tensor_elements" in columns and "raw_flops" not in columns:
+            # Schema 7.4.0: elements are multiply-accumulates, and raw FLOPs are two of each.
+            columns["raw_flops"] = pc.multiply(columns["tensor_elements"], 2)
+        moved = ("hbm_read_bytes", "hbm_write_bytes")
+        for column in moved:
+            # The vendor leaves a field out of its rows where it is zero: a kernel that only reads has no write field.
+            if column not in columns and any(other in columns for other in moved):
+                columns[column] = pa.nulls(len(columns["start_ts"]), pa.int64())
+    elif name == "semaphores":
+        columns["semaphore_idx"] = semaphore_numbers(columns["id"])
+
+
+def _note_odd_packets(columns: dict[str, pa.Array], keep: npt.NDArray[np.bool_], log: IssueLog) -> None:
+    instant = _numbers(columns["start_ts"]) == _numbers(columns["end_ts"])
+    log.add("DQ017", int((keep & instant).sum()), "dma_packets: start and end are the same")
+    if "queue_type" in columns:
+        kinds = columns["queue_type"].cast(pa.string())
+        dynamic = pc.is_in(kinds, pa.array(_DYNAMIC)).to_numpy(zero_copy_only=False)
+        sized = _numbers(columns["transfer_bytes"]) > 0
+        log.add("DQ014", int((keep & dynamic & ~sized).sum()), "dma_packets: dynamic, without a size")
+
+
+def _engines(printed: pa.DictionaryArray) -> pa.DictionaryArray:
+    known = [ENGINE_ALIASES.get((name or "").strip().lower()) for name in printed.dictionary.to_pylist()]
+    return pa.array(known, pa.string()).take(printed.indices).dictionary_encode()
+
+
+def _without_zero_outliers(tables: dict[str, pa.Table], declared: Window | None, log: IssueLog) -> dict[str, pa.Table]:
+    """Leave out rows with start 0 and length 0 that lie further from all others than these lie from each other."""
+    zeros = {name: _zero_rows(table) for name, table in tables.items()}
+    if not any(mask.any() for mask in zeros.values()):
+        return tables
+    others = {name: table.filter(pa.array(~zeros[name])) for name, table in tables.items()}
+    hull = _hull(others)
+    if hull is None or hull.start <= hull.end - hull.start:
+        return tables
+    if declared is not None and declared.start <= 0 and declared.end >= hull.start:
+        return tables
+    for name, mask in zeros.items():
+        log.add("DQ011", int(mask.sum()), f"{name}: time 0 and no duration, far from all other events")
+    return others
+
+
+def _zero_rows(table: pa.Table) -> npt.NDArray[np.bool_]:
+    if "start_ts" in table.column_names:
+        return (int64_of(table["start_ts"]) == 0) & (int64_of(table["end_ts"]) == 0)
+    if "timestamp" not in table.column_names:
+        return np.zeros(len(table), bool)
+    zero = int64_of(table["timestamp"]) == 0
+    return zero & (int64_of(table["duration"]) == 0) if "duration" in table.column_names else zero
+
+
+def _hull(tables: Mapping[str, pa.Table]) -> Window | None:
+    """From the first to the last event (throttling is a state of the chip, not an event of the execution)."""
+    first: list[int] = []
+    last: list[int] = []
+    for name, table in tables.items():
+        if not len(table) or name in ("throttle", "sources"):
+            continue
+        begins, ends = ("timestamp", "timestamp") if name == "semaphores" else ("start_ts", "end_ts")
+        first.append(int(int64_of(table[begins]).min()))
+        last.append(int(int64_of(table[ends]).max()))
+    return Window(min(first), max(last)) if first else None
+
+
+def _choose_window(hull: Window | None, declared: Window | None, total_ns: int | None, log: IssueLog) -> Window:
+    if declared is not None and declared.end > declared.start:
+        if hull is None or (hull.start < declared.end and hull.end > declared.start):
+            return declared
+        log.add("DQ018", 1, "no event lies in the stated window; taken from the first to the last event")
+        return hull
+    if hull is None:
+        return Window(0, total_ns or 0)
+    if total_ns is not None and total_ns > 0:
+        if hull.start >= 0 and hull.end <= total_ns:
+            return Window(0, total_ns)
+        log.add("DQ018", 1, "the capture states a total time but no start; taken from the first event on")
+        return Window(hull.start, hull.start + total_ns)
+    log.add("DQ018", 1, "the capture states no window; taken from the first to the last event")
+    return hull
+
+
+def _shifted(table: pa.Table, zero: int) -> pa.Table:
+    if zero:
+        for position, column in enumerate(table.schema):
+            if column.name in TIMES:
+                table = table.set_column(position, column, pc.subtract(table[column.name], zero))
+    return table
+
+
+def _in_order(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
+    """Rows sorted by the keys that the table has; equal rows keep their order."""
+    present = [key for key in keys if key in table.column_names]
+    if not present or len(table) < 2:
+        return table
+    ranks = []
+    for key in present:
+        column = table[key]
+        if pa.types.is_dictionary(column.type):
+            # After canonical_names a code is its name's rank.
+            array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+            ranks.append(array.indices.fill_null(-1).to_numpy(zero_copy_only=False))
+        else:
+            ranks.append(int64_of(column, null=-1))
+    order = np.lexsort(ranks[::-1])
+    return table if np.array_equal(order, np.arange(len(order))) else table.take(pa.array(order))
+
+
+def _nulls(array: pa.Array) -> npt.NDArray[np.bool_]:
+    return array.is_null().to_numpy(zero_copy_only=False)
+
+
+def _numbers(array: pa.Array) -> npt.NDArray[np.int64]:
+    return array.fill_null(0).to_numpy(zero_copy_only=False)
+
+
+def _had_value(raw: RawColumn) -> npt.NDArray[np.bool_]:
+    """Which cells hold anything at all."""
+    if isinstance(raw, list):
+        return np.fromiter((value is not None for value in raw), bool, len(raw))
+    return raw.is_valid().to_numpy(zero_copy_only=False)

@@ -1,0 +1,194 @@
+"""The Parquet files of one Explorer directory: which table is in which, read by column and within bounds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from trnprof.errors import InputDataError, InputMissingError
+from trnprof.readers.cells import names
+
+MAX_ROWS_PER_BYTE = 64
+"""Rows that one byte of a Parquet file may stand for (real tables: under 1; a run-length bomb: millions)."""
+
+MAX_UNPACKED_RATIO = 1000
+"""Unpacked to file size up to which a file is believed."""
+
+_ALWAYS_READ_ROWS = 1_000_000
+_ALWAYS_READ_BYTES = 1 << 30
+_SMALL_TABLE_ROWS = 100_000
+"""Tables about the capture (warnings, queues) are read up to here."""
+
+_FILE_NAME = re.compile(r"([A-Za-z]{1,60})(?:_(\d{1,6}))?", re.ASCII)
+_WHOLE = -1
+"""The part number of an unsplit table's file."""
+
+
+def find_directory(path: Path) -> Path:
+    """The directory itself, or the one directory in it that has tables.
+
+    Raises: InputMissingError if it cannot be read; InputDataError if it is a file, has no tables or several profiles.
+    """
+    if not path.exists():
+        raise InputMissingError("no such directory; check the path", path=path)
+    if not path.is_dir():
+        raise InputDataError("a file where an Explorer directory belongs; name the directory that holds it", path=path)
+    try:
+        if any(path.glob("*.parquet")):
+            return path
+        inner = sorted(child for child in path.iterdir() if child.is_dir() and any(child.glob("*.parquet")))
+    except OSError as error:
+        raise InputMissingError(f"cannot be read ({error.strerror or error})", path=path) from None
+    if len(inner) == 1:
+        return inner[0]
+    if inner:
+        shown = ", ".join(ascii(child.name) for child in inner[:5]) + (", ..." if len(inner) > 5 else "")
+        raise InputDataError(f"{len(inner)} profiles in it ({shown}); name one", path=path)
+    raise InputDataError("a directory without Explorer Parquet tables; name the one that the profiler wrote", path=path)
+
+
+class ParquetDirectory:
+    """The tables of one Explorer directory; a large table may be split into Table_0, Table_1 and so on."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._parts: dict[str, dict[int, Path]] = {}
+        try:
+            found = sorted(file for file in directory.iterdir() if file.suffix == ".parquet" and file.is_file())
+        except OSError as error:
+            raise InputMissingError(f"cannot be read ({error.strerror or error})", path=directory) from None
+        for file in found:
+            match = _FILE_NAME.fullmatch(file.stem)
+            if match:
+                self._parts.setdefault(match[1], {})[_WHOLE if match[2] is None else int(match[2])] = file
+
+    def preview(self) -> str:
+        """A few of the tables' names."""
+        found = sorted(self._parts)
+        return ", ".join(found[:8]) + (", ..." if len(found) > 8 else "")
+
+    def columns(
+        self, table: str, wanted: Mapping[str, tuple[str, ...]]
+    ) -> Iterator[tuple[Path, int, dict[str, tuple[str, pa.Array]]]]:
+        """(file, its row count, {column: (its name in the file, its values)}) of each of the table's files, in order.
+
+        wanted: column -> the names under which it may stand, most preferred first. Only these are read; text comes as
+        dictionaries.
+
+        Raises: InputDataError for a missing part, a file that is not a whole Parquet file, or one that claims more
+                than its size can hold.
+        """
+        for file in self._files(table):
+            with reading(file):
+                opened = pq.ParquetFile(file)
+                held = opened.schema_arrow.names
+                bound = {
+                    column: next((name for name in aliases if name in held), None) for column, aliases in wanted.items()
+                }
+                present = list(dict.fromkeys(name for name in bound.values() if name is not None))
+                _check_claims(opened.metadata, present, file)
+                read = pq.ParquetFile(file, read_dictionary=_text_names(opened.schema_arrow, present)).read(
+                    columns=present
+                )
+                arrays = {
+                    column: (name, _one_array(read.column(name))) for column, name in bound.items() if name is not None
+                }
+                count = opened.metadata.num_rows
+            yield file, count, arrays
+
+    def rows(self, table: str) -> list[dict[str, object]]:
+        """The rows of a small table as dicts.
+
+        Raises: as `columns`; InputDataError if the table is not small.
+        """
+        rows: list[dict[str, object]] = []
+        for file in self._files(table):
+            with reading(file):
+                opened = pq.ParquetFile(file)
+                if opened.metadata.num_rows > _SMALL_TABLE_ROWS:
+                    raise InputDataError(
+                        f"{opened.metadata.num_rows:,} rows where a few belong; not a profile", path=file
+                    )
+                _check_claims(opened.metadata, opened.schema_arrow.names, file)
+                read = opened.read()
+                cells = [_cells(_one_array(column)) for column in read.columns]
+            rows += [dict(zip(read.column_names, row, strict=True)) for row in zip(*cells, strict=True)]
+        return rows
+
+    def _files(self, table: str) -> list[Path]:
+        parts = self._parts.get(table, {})
+        numbered = set(parts) - {_WHOLE}
+        missing = next((number for number in range(len(numbered)) if number not in numbered), None)
+        if missing is not None:
+            raise InputDataError(
+                f"{table}_{missing}.parquet is missing though {parts[max(numbered)].name} is there; copy the whole directory",
+                path=self.directory,
+            )
+        return [parts[number] for number in sorted(parts)]
+
+
+@contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """Turn whatever pyarrow raises while it reads `file` into an error that a user can act on."""
+    try:
+        yield
+    except (PermissionError, FileNotFoundError) as error:
+        raise InputMissingError(f"cannot be read ({error.strerror})", path=file) from None
+    except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError, OverflowError) as error:
+        if file.exists() and not file.stat().st_size:
+            raise InputDataError(
+                "empty (0 bytes); did the conversion finish? convert the capture again", path=file
+            ) from None
+        reason = ascii((str(error).splitlines() or [""])[0][:100])[1:-1]
+        raise InputDataError(
+            f"not a whole Parquet file ({reason}); did the conversion finish? convert the capture again", path=file
+        ) from None
+
+
+def _check_claims(metadata: pq.FileMetaData, present: list[str], file: Path) -> None:
+    size = file.stat().st_size
+    if metadata.num_rows > max(_ALWAYS_READ_ROWS, MAX_ROWS_PER_BYTE * size):
+        raise InputDataError(
+            f"claims {metadata.num_rows:,} rows in {size:,} bytes; damaged, or not a profile", path=file
+        )
+    unpacked = 0
+    for group in range(metadata.num_row_groups):
+        chunks = metadata.row_group(group)
+        for place in range(chunks.num_columns):
+            chunk = chunks.column(place)
+            if chunk.path_in_schema.split(".")[0] in present:
+                unpacked += chunk.total_uncompressed_size
+    if unpacked > max(_ALWAYS_READ_BYTES, MAX_UNPACKED_RATIO * size):
+        raise InputDataError(f"unpacks to {unpacked:,} bytes from {size:,}; damaged, or not a profile", path=file)
+
+
+def _text_names(schema: pa.Schema, present: list[str]) -> list[str]:
+    kinds = {name: schema.field(name).type for name in present}
+    return [name for name, kind in kinds.items() if pa.types.is_string(kind) or pa.types.is_binary(kind)]
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    if not column.num_chunks:
+        return pa.array([], column.type)
+    if pa.types.is_dictionary(column.type):
+        column = column.unify_dictionaries()
+    return pa.concat_arrays(column.chunks)
+
+
+def _cells(array: pa.Array) -> list[object]:
+    """A small column's cells; a float32 as the float that its shortest decimal spells (2.4, not 2.4000000954)."""
+    if pa.types.is_float32(array.type):
+        numbers = array.to_numpy(zero_copy_only=False).astype(np.float32)
+        valid = array.is_valid().to_pylist()
+        return [float(str(number)) if real else None for number, real in zip(numbers, valid, strict=True)]
+    if pa.types.is_string(array.type) or pa.types.is_large_string(array.type) or pa.types.is_dictionary(array.type):
+        return names(array).to_pylist()
+    return array.to_pylist()
