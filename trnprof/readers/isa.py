@@ -134,7 +134,8 @@ def decode_events(words: Words) -> Events:
     is_pair = words[:, 0] == EVENT_SEMAPHORE
     use_wait = is_pair & (first.wait_mode == 0)
     use_update = is_pair & (first.update_mode == 0)
-    is_dma = is_dma_direct2d(words) & (first.update_mode == 0)
+    increment = _unsigned(words, 14, 2)
+    is_dma = is_dma_direct2d(words) & (first.update_mode == 0) & (increment != 0)
     update_mode = np.where(use_update, second.update_mode, first.update_mode)
     update_idx = np.where(use_update, second.update_idx, first.update_idx)
     update_value = np.where(use_update, second.update_value, first.update_value)
@@ -144,7 +145,7 @@ def decode_events(words: Words) -> Events:
         wait_value=np.where(use_wait, second.wait_value, first.wait_value),
         update_mode=np.where(is_dma, 0x15, update_mode),
         update_idx=np.where(is_dma, words[:, 13], update_idx),
-        update_value=np.where(is_dma, _unsigned(words, 14, 2), update_value),
+        update_value=np.where(is_dma, increment, update_value),
     )
 
 

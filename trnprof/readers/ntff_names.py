@@ -88,9 +88,10 @@ def semaphore_labels(subgraph: Subgraph, queues: dict[int, str]) -> list[str]:
 
 
 def _incrementing_engines(subgraph: Subgraph, semaphore: int) -> set[int]:
-    """NTFF engines whose instructions increment the semaphore on completion."""
-    return {
-        engine
-        for engine, stream in subgraph.streams.items()
-        if bool(np.any((stream.words[:, 6] == isa.SEMAPHORE_INCREMENT) & (stream.words[:, 7] == semaphore)))
-    }
+    """NTFF engines whose work increments the semaphore on completion; the runtime's EVENT_SEMAPHOREs do not count."""
+    return {engine for engine, stream in subgraph.streams.items() if _increments(stream.words, semaphore)}
+
+
+def _increments(words: isa.Words, semaphore: int) -> bool:
+    is_increment = (words[:, 6] == isa.SEMAPHORE_INCREMENT) & (words[:, 7] == semaphore)
+    return bool(np.any(is_increment & (words[:, 0] != isa.EVENT_SEMAPHORE)))

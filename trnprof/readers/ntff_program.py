@@ -60,10 +60,10 @@ class Program:
     def _read_work(self, words: isa.Words) -> None:
         is_dma = isa.is_dma_direct2d(words)
         geometry = isa.decode_dma_direct2d(words)
-        is_matmul = words[:, 0] == isa.MATMUL
+        macs = isa.matmul_macs(words)
         self._hbm_read = _per_place(np.where(is_dma, geometry.hbm_read_bytes(), _NONE), np.int64)
         self._hbm_write = _per_place(np.where(is_dma, geometry.hbm_write_bytes(), _NONE), np.int64)
-        self._macs = _per_place(np.where(is_matmul, isa.matmul_macs(words), _NONE), np.int64)
+        self._macs = _per_place(np.where(macs > 0, macs, _NONE), np.int64)
 
     def columns(self, place: Places) -> dict[str, pa.Array]:
         """The columns that depend on the instruction alone, for the instructions at `place`."""

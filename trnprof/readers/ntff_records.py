@@ -31,6 +31,9 @@ HOST_TYPE = 27
 """Semaphore updates that arrive over the AXI bus: from DMA engines, the other core, the host."""
 THROTTLE_TYPE = 30
 
+SEMAPHORE_BANK = 1
+"""High byte of an event record's key that makes it a semaphore's update; 0 is an event's."""
+
 SOFTWARE_OVERFLOW, HARDWARE_OVERFLOW = 0x20, 0x40
 
 DMA_START, DMA_DATA_DONE = 1, 5

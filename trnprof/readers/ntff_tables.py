@@ -17,6 +17,7 @@ from trnprof.readers.ntff_program import OPCODE_NAMES, Program, coded
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+Index = npt.NDArray[np.uint32]
 AnyClock = box.Clock | tuple[box.Clock, ...]
 
 ENGINE_NAMES = ("tensor", "scalar", "gpsimd", "vector", "sync")
@@ -31,8 +32,6 @@ _DMA_SOURCE, _AXI_SOURCE = 5, 6
 _OPERATIONS = ("unknown", *isa.UPDATE_OPERATIONS.values())
 _OPERATION_OF_MODE = np.zeros(32, np.int32)
 _OPERATION_OF_MODE[list(isa.UPDATE_OPERATIONS)] = np.arange(1, len(_OPERATIONS))
-_SEMAPHORE_BANK = 1
-"""High byte of an event record's key that makes it a semaphore's update; 0 is an event's."""
 
 _THROTTLE_KINDS = tuple(f"activity_{kind}" for kind in range(256))
 
@@ -86,8 +85,7 @@ class CoreReader:
             pairs = rec.pair_fifo(
                 start,
                 end,
-                _narrow(rec.stream_index(records, start, address), length),
-                _narrow(rec.stream_index(records, end, address), length),
+                *_narrow(rec.stream_index(records, start, address), rec.stream_index(records, end, address), length),
             )
             self._count_unpaired(records, clock, pairs.orphan_end)
             self._count_unpaired(records, clock, pairs.orphan_start)
@@ -156,7 +154,7 @@ class CoreReader:
         """Sorted by time; one row for each semaphore update in the window. Updates of events are left out."""
         records = self._records(box.EVENT_SECTION, box.CORE_BLOCK)
         clock = self.subgraph.clocks.event
-        is_semaphore = records["key"] >> np.uint16(8) == _SEMAPHORE_BANK
+        is_semaphore = records["key"] >> np.uint16(8) == rec.SEMAPHORE_BANK
         self.tally.lost_update_count += self._overflows(records, clock, is_semaphore)
         rows = np.flatnonzero(is_semaphore).astype(np.int32)
         time_ps = rec.times_ps(records, rows, clock, self.start_ps)
@@ -188,8 +186,10 @@ class CoreReader:
         time_ps = rec.times_ps(records, rows, self.subgraph.clocks.event, self.start_ps)
         order = np.argsort(time_ps, kind="stable")
         rows, time_ps = rows[order], time_ps[order]
-        # A level may have been set before the window; it counts from the window's start then.
-        until_ps = np.minimum(np.append(time_ps[1:], self.duration_ps)[: len(rows)], self.duration_ps)
+        # A level may have been set before the window: it counts from the window's start then. The last one holds until
+        # the window ends, in whole ns as the vendor has it.
+        last_ps = self.duration_ps // 1000 * 1000
+        until_ps = np.minimum(np.append(time_ps[1:], last_ps)[: len(rows)], last_ps)
         time_ps = np.maximum(time_ps, 0)
         keep = time_ps < until_ps
         rows, time_ps, until_ps = rows[keep], time_ps[keep], until_ps[keep]
@@ -297,11 +297,21 @@ def _position(names: list[str], name: str) -> int:
     return names.index(name)
 
 
-def _narrow(index: npt.NDArray[np.uint32], length: int) -> npt.NDArray[np.unsignedinteger]:
-    """The indices as 16-bit keys, which numpy sorts by radix, where the stream is short enough."""
-    if length >= 0xFFFF:
-        return index
-    return np.minimum(index, np.uint32(0xFFFF)).astype(np.uint16)
+def _narrow(
+    start: Index, end: Index, length: int
+) -> tuple[npt.NDArray[np.unsignedinteger], npt.NDArray[np.unsignedinteger]]:
+    """The indices as 16-bit keys, which numpy sorts by radix, where the stream is short enough.
+
+    Indices beyond the stream, of which there are few, keep apart from each other.
+    """
+    beyond = np.unique(np.concatenate((start[start >= length], end[end >= length])))
+    if length + len(beyond) > 1 << 16:
+        return start, end
+
+    def short(index: Index) -> npt.NDArray[np.uint16]:
+        return np.where(index < length, index, length + np.searchsorted(beyond, index)).astype(np.uint16)
+
+    return short(start), short(end)
 
 
 def _update_sources(
