@@ -14,6 +14,9 @@ from trnprof.profile import ENGINES, WAIT_OPCODES, Core, Profile, codes_of, int6
 SEMAPHORE_WRITE_BYTES = 4
 """A DMA's completion is one 4-byte semaphore write per DMA engine: signalling, not tensor data."""
 
+NOT_ATTRIBUTED = "not attributed"
+"""The row of a table that holds what a capture does not tell apart: shown with its share, never dropped."""
+
 
 @dataclass(frozen=True, eq=False)
 class AccountSets:

@@ -291,6 +291,18 @@ class Metadata:
     summary: dict[str, int | float | str] = field(default_factory=dict)
     """The vendor's summary metrics where the capture carries them: its names, its units (seconds, shares)."""
     static_dma: tuple[DmaQueue, ...] = ()
+    tensors: tuple[TensorSize, ...] = ()
+    """The program's tensors, where the capture lists them; `name` is what the DMA tables' `variable` says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorSize:
+    """One tensor of the program in HBM."""
+
+    name: str
+    kind: str
+    """input, output or weight."""
+    size_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
