@@ -29,6 +29,7 @@ def find_neff(ntff_path: Path, uuid: str | None) -> Path | None:
     Reads 1024 bytes of at most MAX_CANDIDATES files: those with the capture's own stem first, then *.neff, then others.
     """
     from trnprof.readers.neff import read_neff_uuid
+    from trnprof.readers.ntff_container import uuid_matches
 
     if not uuid:
         return None
@@ -44,7 +45,7 @@ def find_neff(ntff_path: Path, uuid: str | None) -> Path | None:
     for entry in files[:MAX_CANDIDATES]:
         path = ntff_path.parent / entry.name
         try:
-            if read_neff_uuid(path) == _same_length(uuid):
+            if uuid_matches(_same_length(uuid), read_neff_uuid(path)):
                 return path
         except (InputDataError, InputMissingError):
             continue
@@ -72,10 +73,11 @@ def attach_neff(profile: Profile, neff_path: Path) -> Profile:
     from trnprof.profile import INSTRUCTIONS, CaptureIssue
     from trnprof.readers.neff import read_neff
     from trnprof.readers.neff_origins import trace_origins
+    from trnprof.readers.ntff_container import uuid_matches
 
     neff = read_neff(neff_path)
     captured = profile.metadata.neff_uuid
-    if captured is not None and _same_length(captured) != neff.header.uuid:
+    if captured is not None and not uuid_matches(_same_length(captured), neff.header.uuid):
         raise InputDataError(
             f"this NEFF has uuid {neff.header.uuid}, the capture ran {_same_length(captured)}; "
             "name the NEFF that the capture ran: --neff FILE",

@@ -52,10 +52,8 @@ def read_ntff(path: Path, *, neff: Path | None = None) -> Profile:
     from trnprof.readers.neff_join import attach_neff, find_neff
 
     profile = read_ntff_alone(path)
-    uuid = profile.metadata.neff_uuid
-    if neff is None and uuid is not None:
-        neff = find_neff(path, uuid)
-    return profile if neff is None else attach_neff(profile, neff)
+    found = neff or find_neff(path, profile.metadata.neff_uuid)
+    return attach_neff(profile, found) if found else profile
 
 
 def read_ntff_alone(path: Path) -> Profile:

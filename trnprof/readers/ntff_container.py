@@ -37,9 +37,14 @@ INSERT, MODIFY, DELETE = range(3)
 """Kinds of patch that the runtime applies to the compiler's stream."""
 
 _MAX_FIELDS = 4_000_000
-"""Metadata fields read before a file is refused; the largest capture seen has under 10,000."""
+"""Metadata fields read before a file is refused; a small kernel's capture has about 1,000."""
 
-_MAX_SUBGRAPHS = 1024
+_MAX_SUBGRAPHS, _MAX_SECTIONS, _MAX_RINGS = 256, 10_000, 65_536
+"""More than a capture of one NEFF can have: a NEFF runs on two cores, whose 32 DMA engines have 16 rings each."""
+
+
+_MAX_NUMBER = 1023
+"""Largest number of a NeuronCore, DMA engine or ring: above what any instance has, and within the tables' int16."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,13 +223,16 @@ class _Metadata:
         self.root = root
         self.payload = payload
         self.fields_left = _MAX_FIELDS
+        self.payload_left = len(payload)
+        self.sections_left = _MAX_SECTIONS
+        self.rings_left = _MAX_RINGS
 
     def container(self) -> Container:
         uuid = neff_path = instance_type = instance_id = execution = None
         architecture = 0
         versions: dict[str, str] = {}
         subgraph_messages: list[memoryview] = []
-        sections: list[Section] = []
+        sections: dict[int, list[Section]] = {}
         for key, value in self.walk(self.root):
             match key:
                 case 1:
@@ -248,21 +256,17 @@ class _Metadata:
                 case 15:
                     execution = self.execution(message(value))
                 case 16:
-                    sections.append(self.section(message(value)))
+                    section = self.section(message(value))
+                    sections.setdefault(section.nc_idx, []).append(section)
                 case 17:
                     instance_id = text(value)
         if len(subgraph_messages) > _MAX_SUBGRAPHS:
             raise WireError(f"{len(subgraph_messages)} subgraphs, more than {_MAX_SUBGRAPHS}")
-        subgraphs = []
-        for one in subgraph_messages:
-            subgraph = self.subgraph(one, sections)
-            sections = [section for section in sections if section not in subgraph.sections]
-            subgraphs.append(subgraph)
         return Container(
             version=self.version,
             payload=self.payload,
-            subgraphs=tuple(subgraphs),
-            unclaimed_sections=tuple(section for section in sections if section.size),
+            subgraphs=tuple(self.subgraph(one, sections) for one in subgraph_messages),
+            unclaimed_sections=tuple(section for group in sections.values() for section in group if section.size),
             execution=execution,
             neff_path=neff_path,
             uuid=uuid,
@@ -298,21 +302,30 @@ class _Metadata:
     def execution(self, view: memoryview) -> tuple[int, int] | None:
         found = self.numbers(view)
         start, end = found.get(2, 0), found.get(3, 0)
+        if max(start, end) >= 1 << 63:
+            raise WireError(f"an execution from {start} to {end} ps, beyond 64 bits")
         return (start, end) if end > start else None
 
     def section(self, view: memoryview) -> Section:
         found = self.numbers(view)
         offset, size = found.get(5, 0), found.get(6, 0)
-        self.check_in_payload("a trace section", offset, size)
+        self.sections_left -= 1
+        if self.sections_left < 0:
+            raise WireError(f"more than {_MAX_SECTIONS} trace sections")
+        self.claim_payload("a trace section", offset, size)
         if size % 16:
             raise WireError(f"a trace section of {size} bytes, not a whole number of 16-byte records")
         return Section(found.get(1, 0), found.get(3, 0), found.get(4, 0), offset, size, found.get(7, 0))
 
-    def check_in_payload(self, what: str, offset: int, size: int) -> None:
+    def claim_payload(self, what: str, offset: int, size: int) -> None:
         if offset > len(self.payload) or size > len(self.payload) - offset:
             raise WireError(
                 f"{what} at bytes {offset}-{offset + size} of the payload, which has {len(self.payload)} (truncated?)"
             )
+        # Each byte belongs to one section or stream: a file that names some twice could make a reader's work endless.
+        self.payload_left -= size
+        if self.payload_left < 0:
+            raise WireError(f"{what} at bytes {offset}-{offset + size} of the payload overlaps another")
 
     def node(self, view: memoryview) -> tuple[str | None, list[memoryview]]:
         uuid, subgraphs = None, []
@@ -323,7 +336,7 @@ class _Metadata:
                 uuid = bytes(message(value)[:UUID_BYTES]).hex() or None
         return uuid, subgraphs
 
-    def subgraph(self, view: memoryview, root_sections: list[Section]) -> Subgraph:
+    def subgraph(self, view: memoryview, root_sections: dict[int, list[Section]]) -> Subgraph:
         name, device_idx, nc_idx, execution_ps = "", 0, 0, 0
         streams: dict[int, tuple[int, Words]] = {}
         patches: dict[int, list[Patch]] = {}
@@ -337,7 +350,7 @@ class _Metadata:
                 case 2:
                     device_idx = number(value)
                 case 3:
-                    nc_idx = number(value)
+                    nc_idx = _small(number(value), "a NeuronCore's number")
                 case 4:
                     engine, address, words = self.stream(message(value))
                     streams.setdefault(engine, (address, words))
@@ -351,7 +364,7 @@ class _Metadata:
                 case 10:
                     clocks = self.clocks(message(value))
                 case 14:
-                    execution_ps = number(value)
+                    execution_ps = min(number(value), 1 << 62)
         return Subgraph(
             name=name,
             device_idx=device_idx,
@@ -362,7 +375,7 @@ class _Metadata:
             },
             clocks=clocks,
             rings=tuple(rings),
-            sections=tuple(sections) + tuple(one for one in root_sections if one.nc_idx == nc_idx),
+            sections=(*sections, *root_sections.pop(nc_idx, ())),
             execution_ps=execution_ps,
         )
 
@@ -376,7 +389,7 @@ class _Metadata:
                 found[key] = value
         if inline is None:
             offset, size = found.get(7, 0), found.get(8, 0)
-            self.check_in_payload("an instruction stream", offset, size)
+            self.claim_payload("an instruction stream", offset, size)
             inline = self.payload[offset : offset + size]
         try:
             words = split_words(inline)
@@ -395,6 +408,9 @@ class _Metadata:
         return engine, found
 
     def ring(self, view: memoryview) -> Ring:
+        self.rings_left -= 1
+        if self.rings_left < 0:
+            raise WireError(f"more than {_MAX_RINGS} DMA rings")
         found: dict[int, int] = {}
         name, descriptors = "", None
         for key, value in self.walk(view):
@@ -405,7 +421,8 @@ class _Metadata:
                 descriptors = (descriptors or 0) + block.get(2, 0)
             elif isinstance(value, int):
                 found[key] = value
-        return Ring(found.get(1, 0), found.get(2, 0), found.get(3, 0), name, descriptors)
+        engine_idx = _small(found.get(1, 0), "a DMA engine's number")
+        return Ring(engine_idx, _small(found.get(2, 0), "a ring's number"), found.get(3, 0), name, descriptors)
 
     def clocks(self, view: memoryview) -> Clocks:
         # Fields 1-6 are single clocks, in this order; 8 repeats once for each DMA engine of the core.
@@ -428,6 +445,12 @@ class _Metadata:
         if all(clock == dma[0] for clock in dma[1:]):
             dma = dma[:1]
         return Clocks(engines, event, tuple(dma) or (PICOSECONDS,))
+
+
+def _small(value: int, what: str) -> int:
+    if value > _MAX_NUMBER:
+        raise WireError(f"{what} is {value}, above {_MAX_NUMBER}")
+    return value
 
 
 def _uuid_hex(view: memoryview) -> str | None:

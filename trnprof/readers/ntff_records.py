@@ -16,6 +16,7 @@ from trnprof.readers.ntff_container import Clock
 
 Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int32]
+Keys = npt.NDArray[np.unsignedinteger]
 Records = npt.NDArray[np.void]
 
 RECORD = np.dtype(
@@ -51,9 +52,9 @@ def record_types(records: Records) -> npt.NDArray[np.uint8]:
     return types
 
 
-def overflow_count(records: Records) -> int:
+def overflow_rows(records: Records) -> Rows:
     """Records whose header says that others were lost before them."""
-    return int(np.count_nonzero(records["header"] & (SOFTWARE_OVERFLOW | HARDWARE_OVERFLOW)))
+    return _rows(records["header"] & np.uint8(SOFTWARE_OVERFLOW | HARDWARE_OVERFLOW) != 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,10 +69,8 @@ class Pairs:
     """Ends of something whose start is not in the capture."""
 
 
-def pair_fifo(
-    start: Rows, end: Rows, start_key: npt.NDArray[np.unsignedinteger], end_key: npt.NDArray[np.unsignedinteger]
-) -> Pairs:
-    """Match each end with the oldest open start of the same key.
+def pair_fifo(start: Rows, end: Rows, start_key: Keys, end_key: Keys) -> Pairs:
+    """Match each end with the oldest open start of the same key; pairs in the order of their starts.
 
     start, end: rows in file order; start_key, end_key: their keys, of the narrowest type that holds them (numpy sorts
     16-bit keys by radix). An end that finds no open start is dropped, and so is a start that finds no end.
@@ -79,17 +78,16 @@ def pair_fifo(
     """
     start_order = np.argsort(start_key, kind="stable")
     end_order = np.argsort(end_key, kind="stable")
-    if len(start) == len(end):
-        ordered_start, ordered_end = start[start_order], end[end_order]
-        # With as many starts as ends of each key, the k-th end is the k-th start's unless one comes before its start.
-        if np.array_equal(start_key[start_order], end_key[end_order]) and bool(np.all(ordered_start < ordered_end)):
-            return Pairs(ordered_start, ordered_end, _NO_ROWS, _NO_ROWS)
+    # With as many starts as ends of each key, the k-th end is the k-th start's unless one comes before its start.
+    if len(start) == len(end) and np.array_equal(start_key[start_order], end_key[end_order]):
+        end_of_start = np.empty_like(end)
+        end_of_start[start_order] = end[end_order]
+        if bool(np.all(start < end_of_start)):
+            return Pairs(start, end_of_start, _NO_ROWS, _NO_ROWS)
     return _pair_with_orphans(start, end, start_key, end_key)
 
 
-def _pair_with_orphans(
-    start: Rows, end: Rows, start_key: npt.NDArray[np.unsignedinteger], end_key: npt.NDArray[np.unsignedinteger]
-) -> Pairs:
+def _pair_with_orphans(start: Rows, end: Rows, start_key: Keys, end_key: Keys) -> Pairs:
     rows = np.concatenate((start, end))
     keys = np.concatenate((start_key, end_key))
     is_start = np.arange(len(rows)) < len(start)
@@ -100,8 +98,9 @@ def _pair_with_orphans(
     # Open starts of the key, if every end took one: an end that brings it to a new low below zero found none.
     begins = np.concatenate((np.array([True]), keys[1:] != keys[:-1]))
     group = np.cumsum(begins) - 1
-    depth = np.cumsum(np.where(is_start, 1, -1))
-    depth -= (depth - np.where(is_start, 1, -1))[begins][group]
+    step = np.where(is_start, 1, -1)
+    depth = np.cumsum(step)
+    depth -= (depth - step)[begins][group]
     apart = group * (2 * len(rows) + 2)
     lowest = np.minimum.accumulate(np.minimum(depth, 0) - apart) + apart
     before = np.where(begins, 0, np.concatenate((np.zeros(1, np.int64), lowest[:-1])))
@@ -109,7 +108,11 @@ def _pair_with_orphans(
     kept_start, kept_end = np.flatnonzero(is_start), np.flatnonzero(~is_start & ~is_orphan_end)
     end_count = np.bincount(group[kept_end], minlength=int(group[-1]) + 1)
     is_matched = _ranks(group[kept_start]) < end_count[group[kept_start]]
-    return Pairs(rows[kept_start[is_matched]], rows[kept_end], rows[kept_start[~is_matched]], rows[is_orphan_end])
+    paired_start, paired_end = rows[kept_start[is_matched]], rows[kept_end]
+    by_start = np.argsort(paired_start)
+    return Pairs(
+        paired_start[by_start], paired_end[by_start], np.sort(rows[kept_start[~is_matched]]), rows[is_orphan_end]
+    )
 
 
 def _ranks(group: Ints) -> Ints:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,6 +33,9 @@ _DMA_SOURCE, _AXI_SOURCE = 5, 6
 _OPERATIONS = ("unknown", *isa.UPDATE_OPERATIONS.values())
 _OPERATION_OF_MODE = np.zeros(32, np.int32)
 _OPERATION_OF_MODE[list(isa.UPDATE_OPERATIONS)] = np.arange(1, len(_OPERATIONS))
+
+_KEYS = 512
+"""DMA record keys: 32 engines of a pair of cores, 16 rings each."""
 
 _THROTTLE_KINDS = tuple(f"activity_{kind}" for kind in range(256))
 
@@ -76,39 +80,35 @@ class CoreReader:
         records = self._records(box.INSTRUCTION_SECTION, box.CORE_BLOCK)
         types = rec.record_types(records)
         program = Program(self.subgraph.streams, len(ENGINE_NAMES))
-        starts, ends, start_times, end_times, places, engines = [], [], [], [], [], []
+        lost = rec.overflow_rows(records)
+        found: list[_Spans] = []
+        places, engines = [], []
         for engine in range(len(ENGINE_NAMES)):
             clock = self.subgraph.clocks.engines.get(engine, box.PICOSECONDS)
-            self.tally.lost_work_count += self._overflows(records, clock, types >> 2 == engine + 1)
+            self.tally.lost_work_count += self._count_before(
+                self.duration_ps, records, clock, lost[types[lost] >> 2 == engine + 1]
+            )
             start, end = rec.engine_rows(types, engine)
             length, address = program.lengths[engine], program.addresses[engine]
-            pairs = rec.pair_fifo(
-                start,
-                end,
-                *_narrow(rec.stream_index(records, start, address), rec.stream_index(records, end, address), length),
-            )
-            self._count_unpaired(records, clock, pairs.orphan_end)
-            self._count_unpaired(records, clock, pairs.orphan_start)
-            start, end, start_ps, end_ps = self._within(records, pairs, clock)
-            index = rec.stream_index(records, start, address)
+            start_index = rec.stream_index(records, start, address)
+            pairs = rec.pair_fifo(start, end, *_narrow(start_index, rec.stream_index(records, end, address), length))
+            self._count_unpaired(records, clock, pairs)
+            spans = self._spans(records, pairs, clock).take(self._is_whole)
+            index = rec.stream_index(records, spans.start, address)
             places.append(np.where(index < length, index + np.uint32(program.bases[engine]), program.unlocated))
-            starts.append(start)
-            ends.append(end)
-            start_times.append(start_ps)
-            end_times.append(end_ps)
-            engines.append(np.full(len(start), engine, np.int32))
-        start_ps = np.concatenate(start_times)
-        order = np.argsort(start_ps, kind="stable")
+            engines.append(np.full(len(index), engine, np.int32))
+            found.append(spans)
+        spans, order = _in_order(found)
         place = np.concatenate(places)[order]
         self._count_opcodes(program, place)
-        result = records["payload"][np.concatenate(ends)[order]]
+        result = records["payload"][spans.end]
         return make_table(
             "instructions",
             {
-                **_nanoseconds(start_ps[order], np.concatenate(end_times)[order]),
+                **_nanoseconds(spans),
                 "pcore_idx": np.full(len(order), self.core, np.int16),
                 "engine": coded(np.concatenate(engines)[order], ENGINE_NAMES),
-                "evt_wait_time_ns": self._wait_ns(records["payload"][np.concatenate(starts)[order]]),
+                "evt_wait_time_ns": self._wait_ns(records["payload"][spans.start]),
                 "crc_in": (result & np.uint32(0xFFFF)).astype(np.int32),
                 "crc_out": (result >> np.uint32(16)).astype(np.int32),
                 **program.columns(place),
@@ -118,47 +118,56 @@ class CoreReader:
     def dma_packets(self) -> pa.Table:
         """Sorted by start; one row for each packet that lies in the window whole."""
         records = self._records(box.DMA_SECTION, box.DMA_BLOCK)
-        clock = self.subgraph.clocks.dma
-        self.tally.lost_work_count += self._overflows(records, clock, None)
-        start, end = rec.dma_rows(records)
-        pairs = rec.pair_fifo(start, end, rec.dma_keys(records, start), rec.dma_keys(records, end))
-        self._count_unpaired(records, clock, pairs.orphan_end)
-        self._count_unpaired(records, clock, pairs.orphan_start)
-        start, end, start_ps, end_ps = self._within(records, pairs, clock)
-        order = np.argsort(start_ps, kind="stable")
-        key = rec.dma_keys(records, start)[order]
-        packet = records[end[order]]
-        start_ps, end_ps = start_ps[order], end_ps[order]
-        types, names, type_of_key, name_of_key, first_engine = self._queues()
-        cut = self._cut_fetches(records, pairs, type_of_key == types.index("instruction"))
-        if cut.any():
-            keep = ~cut[key]
-            key, packet, start_ps, end_ps = key[keep], packet[keep], start_ps[keep], end_ps[keep]
-        queue_type = type_of_key[key]
-        self.tally.dynamic_packet_count += int(np.count_nonzero(np.isin(queue_type, _dynamic(types))))
+        lost = rec.overflow_rows(records)
+        self.tally.lost_work_count += self._count_before(self.duration_ps, records, self.subgraph.clocks.dma, lost)
+        queues = _Queues(self.subgraph)
+        spans = self._packet_spans(records, queues)
+        key = rec.dma_keys(records, spans.start)
+        columns = {
+            **_nanoseconds(spans),
+            "pcore_idx": np.full(len(key), self.core, np.int16),
+            "transfer_bytes": records["key"][spans.end].astype(np.int64),
+            "crc": (records["payload"][spans.end] >> np.uint32(16)).astype(np.int32),
+        }
+        del spans
+        queue_type = queues.type_of_key[key]
+        self.tally.dynamic_packet_count += queues.count_dynamic(queue_type)
         return make_table(
             "dma_packets",
             {
-                **_nanoseconds(start_ps, end_ps),
-                "pcore_idx": np.full(len(key), self.core, np.int16),
-                "transfer_bytes": packet["key"].astype(np.int64),
-                "engine_idx": (key >> np.uint16(4)).astype(np.int16) + np.int16(first_engine),
+                **columns,
+                "engine_idx": (key >> np.uint16(4)).astype(np.int16) + np.int16(queues.first_engine),
                 "queue_idx": (key & np.uint16(15)).astype(np.int16),
-                "queue_type": coded(queue_type, types),
-                "queue_name": coded(name_of_key[key], names),
-                "crc": (packet["payload"] >> np.uint32(16)).astype(np.int32),
+                "queue_type": coded(queue_type, queues.types),
+                "queue_name": coded(queues.name_of_key[key], queues.names),
             },
         )
+
+    def _packet_spans(self, records: rec.Records, queues: _Queues) -> _Spans:
+        clock = self.subgraph.clocks.dma
+        start, end = rec.dma_rows(records)
+        pairs = rec.pair_fifo(start, end, rec.dma_keys(records, start), rec.dma_keys(records, end))
+        del start, end
+        self._count_unpaired(records, clock, pairs)
+        spans = self._spans(records, pairs, clock)
+        del pairs
+        cut = self._cut_fetches(records, spans, queues)
+        spans = spans.take(self._is_whole)
+        if np.any(spans.start_ps[1:] < spans.start_ps[:-1]):
+            spans, _ = _in_order([spans])
+        return spans.take(~cut[rec.dma_keys(records, spans.start)]) if cut.any() else spans
 
     def semaphores(self) -> pa.Table:
         """Sorted by time; one row for each semaphore update in the window. Updates of events are left out."""
         records = self._records(box.EVENT_SECTION, box.CORE_BLOCK)
         clock = self.subgraph.clocks.event
         is_semaphore = records["key"] >> np.uint16(8) == rec.SEMAPHORE_BANK
-        self.tally.lost_update_count += self._overflows(records, clock, is_semaphore)
         rows = np.flatnonzero(is_semaphore).astype(np.int32)
+        lost = rec.overflow_rows(records)
+        lost = lost[is_semaphore[lost]]
+        self.tally.lost_update_count += self._count_before(self.duration_ps, records, clock, lost)
         time_ps = rec.times_ps(records, rows, clock, self.start_ps)
-        keep = self._inside(time_ps)
+        keep = (time_ps >= 0) & (time_ps <= self.duration_ps)
         rows, time_ps = rows[keep], time_ps[keep]
         order = np.argsort(time_ps, kind="stable")
         rows, time_ps = rows[order], time_ps[order]
@@ -227,24 +236,36 @@ class CoreReader:
         ]
         return found[0] if len(found) == 1 else np.concatenate([np.zeros(0, rec.RECORD), *found])
 
-    def _inside(self, time_ps: Ints) -> Mask:
-        return (time_ps >= 0) & (time_ps <= self.duration_ps)
+    def _spans(self, records: rec.Records, pairs: rec.Pairs, clock: AnyClock) -> _Spans:
+        return _Spans(
+            pairs.start,
+            pairs.end,
+            rec.times_ps(records, pairs.start, clock, self.start_ps),
+            rec.times_ps(records, pairs.end, clock, self.start_ps),
+        )
 
-    def _within(self, records: rec.Records, pairs: rec.Pairs, clock: AnyClock) -> tuple[rec.Rows, rec.Rows, Ints, Ints]:
-        """(start row, end row, start ps, end ps) of the pairs that lie in the window whole."""
-        start_ps = rec.times_ps(records, pairs.start, clock, self.start_ps)
-        end_ps = rec.times_ps(records, pairs.end, clock, self.start_ps)
-        keep = (start_ps >= 0) & (end_ps <= self.duration_ps)
-        backward = keep & (end_ps < start_ps)
-        self.tally.backward_count += int(np.count_nonzero(backward))
-        keep &= ~backward
-        if keep.all():
-            return pairs.start, pairs.end, start_ps, end_ps
-        return pairs.start[keep], pairs.end[keep], start_ps[keep], end_ps[keep]
+    def _is_whole(self, spans: _Spans) -> Mask:
+        """Which spans lie in the window whole; those that end before they start are counted and left out."""
+        inside = (spans.start_ps >= 0) & (spans.end_ps <= self.duration_ps)
+        backward = spans.end_ps < spans.start_ps
+        self.tally.backward_count += int(np.count_nonzero(inside & backward))
+        return inside & ~backward
 
-    def _count_unpaired(self, records: rec.Records, clock: AnyClock, rows: rec.Rows) -> None:
+    def _cut_fetches(self, records: rec.Records, spans: _Spans, queues: _Queues) -> Mask:
+        """Keys of instruction rings whose transfer was under way when the window began; shape [512].
+
+        The vendor's profiler leaves out the rest of such a transfer: its packets agree with ours only without it.
+        """
+        cut = np.zeros(_KEYS, np.bool_)
+        across = spans.start[(spans.start_ps < 0) & (spans.end_ps >= 0)]
+        cut[rec.dma_keys(records, across)] = True
+        return cut & (queues.type_of_key == queues.types.index("instruction"))
+
+    def _count_unpaired(self, records: rec.Records, clock: AnyClock, pairs: rec.Pairs) -> None:
         # What the end of the trace cut off is no loss.
-        self.tally.unpaired_count += self._count_before(self.trace_end_ps - self.start_ps, records, clock, rows)
+        end_ps = self.trace_end_ps - self.start_ps
+        for rows in (pairs.orphan_start, pairs.orphan_end):
+            self.tally.unpaired_count += self._count_before(end_ps, records, clock, rows)
 
     def _count_before(self, end_ps: int, records: rec.Records, clock: AnyClock, rows: rec.Rows) -> int:
         """How many of the rows are of a time in [0, end_ps)."""
@@ -253,41 +274,58 @@ class CoreReader:
         time_ps = rec.times_ps(records, rows, clock, self.start_ps)
         return int(np.count_nonzero((time_ps >= 0) & (time_ps < end_ps)))
 
-    def _overflows(self, records: rec.Records, clock: AnyClock, mask: Mask | None) -> int:
-        """Records in the window whose header says that others were lost before them."""
-        flagged = records["header"] & (rec.SOFTWARE_OVERFLOW | rec.HARDWARE_OVERFLOW) != 0
-        rows = np.flatnonzero(flagged if mask is None else flagged & mask).astype(np.int32)
-        return self._count_before(self.duration_ps, records, clock, rows)
 
-    def _queues(self) -> tuple[list[str], list[str], npt.NDArray[np.int32], npt.NDArray[np.int32], int]:
-        """(queue types, queue names, type of each key, name of each key, number of the DMA engine of key 0)."""
-        rings = self.subgraph.rings
-        first_engine = ntff_names.first_dma_engine(self.subgraph)
-        types = ["unknown", "instruction"]
-        names: list[str] = []
-        type_of_key = np.zeros(512, np.int32)
-        name_of_key = np.full(512, -1, np.int32)
-        type_of_key[ntff_names.INSTRUCTION_RING :: 16] = 1
-        for ring in rings:
-            key = (ring.engine_idx - first_engine) * 16 + ring.ring
-            if not (0 <= key < 512 and 0 <= ring.ring < 16):
+@dataclass(frozen=True, eq=False)
+class _Spans:
+    """Paired records and their times."""
+
+    start: rec.Rows
+    end: rec.Rows
+    start_ps: Ints
+    end_ps: Ints
+
+    def take(self, which: Mask | Ints | Callable[[_Spans], Mask]) -> _Spans:
+        """The spans at these places, or for which this holds."""
+        if callable(which):
+            which = which(self)
+        if which.dtype == np.bool_ and which.all():
+            return self
+        return _Spans(self.start[which], self.end[which], self.start_ps[which], self.end_ps[which])
+
+
+def _in_order(parts: list[_Spans]) -> tuple[_Spans, Ints]:
+    """(all spans by start, their order among the parts laid end to end)."""
+    columns = zip(*((part.start, part.end, part.start_ps, part.end_ps) for part in parts), strict=True)
+    spans = _Spans(*(np.concatenate(column) if len(parts) > 1 else column[0] for column in columns))
+    order = np.argsort(spans.start_ps, kind="stable")
+    return spans.take(order), order
+
+
+class _Queues:
+    """Type and name of each ring of a core's DMA engines, by record key: 16 * engine within the pair + ring."""
+
+    def __init__(self, subgraph: box.Subgraph) -> None:
+        self.first_engine = ntff_names.first_dma_engine(subgraph)
+        self.types = ["unknown", "instruction"]
+        self.names: list[str] = []
+        self.type_of_key = np.zeros(_KEYS, np.int32)
+        self.type_of_key[ntff_names.INSTRUCTION_RING :: 16] = 1
+        self.name_of_key = np.full(_KEYS, -1, np.int32)
+        # Of rings listed twice the last one counts.
+        rings = {
+            16 * (ring.engine_idx - self.first_engine) + ring.ring: ring for ring in subgraph.rings if ring.ring < 16
+        }
+        for key, ring in rings.items():
+            if not 0 <= key < _KEYS:
                 continue
-            kind, name = ntff_names.queue_type(ring), ntff_names.queue_name(ring.name)
-            type_of_key[key] = _position(types, kind)
-            name_of_key[key] = _position(names, name) if name else -1
-        return types, names, type_of_key, name_of_key, first_engine
+            self.type_of_key[key] = _position(self.types, ntff_names.queue_type(ring))
+            if ring.name:
+                self.name_of_key[key] = _position(self.names, ntff_names.queue_name(ring.name))
 
-    def _cut_fetches(self, records: rec.Records, pairs: rec.Pairs, is_fetch: Mask) -> Mask:
-        """Keys of instruction rings whose transfer was under way when the window began; shape [512].
-
-        The vendor's profiler leaves out the rest of such a transfer, so that counts agree only without it.
-        """
-        start_ps = rec.times_ps(records, pairs.start, self.subgraph.clocks.dma, self.start_ps)
-        end_ps = rec.times_ps(records, pairs.end, self.subgraph.clocks.dma, self.start_ps)
-        across = pairs.start[(start_ps < 0) & (end_ps >= 0)]
-        cut = np.zeros(512, np.bool_)
-        cut[rec.dma_keys(records, across)] = True
-        return cut & is_fetch
+    def count_dynamic(self, queue_type: npt.NDArray[np.int32]) -> int:
+        """Packets of dynamic DMAs among these."""
+        counts = np.bincount(queue_type, minlength=len(self.types))
+        return sum(int(counts[code]) for code, name in enumerate(self.types) if name.endswith("_dynamic"))
 
 
 def _position(names: list[str], name: str) -> int:
@@ -297,9 +335,7 @@ def _position(names: list[str], name: str) -> int:
     return names.index(name)
 
 
-def _narrow(
-    start: Index, end: Index, length: int
-) -> tuple[npt.NDArray[np.unsignedinteger], npt.NDArray[np.unsignedinteger]]:
+def _narrow(start: Index, end: Index, length: int) -> tuple[rec.Keys, rec.Keys]:
     """The indices as 16-bit keys, which numpy sorts by radix, where the stream is short enough.
 
     Indices beyond the stream, of which there are few, keep apart from each other.
@@ -327,12 +363,9 @@ def _update_sources(
     return np.where(is_engine, engine, source).astype(np.int32)
 
 
-def _dynamic(types: list[str]) -> list[int]:
-    return [code for code, name in enumerate(types) if name.endswith("_dynamic")]
-
-
-def _nanoseconds(start_ps: Ints, end_ps: Ints) -> dict[str, Ints]:
+def _nanoseconds(spans: _Spans) -> dict[str, Ints]:
     """Start and end in ns and ps: start and duration rounded down each, as the vendor does."""
+    start_ps, end_ps = spans.start_ps, spans.end_ps
     start_ns = start_ps // 1000
     return {
         "start_ts": start_ns,
