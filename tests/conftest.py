@@ -14,7 +14,7 @@ def captures() -> Path:
     folder = os.environ.get("TRNPROF_CAPTURES")
     if not folder:
         pytest.skip("TRNPROF_CAPTURES is not set: no real captures here")
-    path = Path(folder)
+    path = Path(folder).resolve()
     assert path.is_dir(), f"TRNPROF_CAPTURES names no folder: {folder}"
     return path
 
@@ -25,6 +25,6 @@ def public_captures() -> Path:
     folder = os.environ.get("TRNPROF_PUBLIC")
     if not folder:
         pytest.skip("TRNPROF_PUBLIC is not set: no fetched public captures here")
-    path = Path(folder)
+    path = Path(folder).resolve()
     assert path.is_dir(), f"TRNPROF_PUBLIC names no folder: {folder}"
     return path

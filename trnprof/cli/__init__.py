@@ -122,8 +122,7 @@ def _report(arguments: list[str], kind: str, message: str, path: str | None, exi
 
 def _wants_json(arguments: list[str]) -> bool:
     return "--format=json" in arguments or any(
-        first in ("--format", "-f") and second == "json"
-        for first, second in itertools.pairwise(arguments)
+        first in ("--format", "-f") and second == "json" for first, second in itertools.pairwise(arguments)
     )
 
 

@@ -45,7 +45,7 @@ def open_captures(path: Path, *, neff: Path | None = None) -> OpenCaptures:
     if neff is not None and len(folder.captures) > 1:
         raise UsageError("--neff belongs to one capture; name that capture instead of the folder", path=path)
     if folder.captures == (path,):
-        return OpenCaptures((OpenCapture(path, read_profile(path, neff=neff)),), folder.unpaired_neffs, ())
+        return OpenCaptures((OpenCapture(path, read_profile(path, neff=neff)),), (), ())
     captures, unreadable = [], []
     for capture in folder.captures:
         try:
@@ -56,7 +56,16 @@ def open_captures(path: Path, *, neff: Path | None = None) -> OpenCaptures:
         raise InputDataError(
             f"no capture in the folder can be read; the first: {unreadable[0][1]}", path=unreadable[0][0]
         )
-    return OpenCaptures(tuple(captures), folder.unpaired_neffs, tuple(unreadable))
+    return OpenCaptures(tuple(captures), _without_capture(folder.neffs, captures), tuple(unreadable))
+
+
+def _without_capture(neffs: tuple[Path, ...], captures: list[OpenCapture]) -> tuple[Path, ...]:
+    """The NEFFs that none of the captures ran."""
+    from trnprof.readers.neff import read_neff_uuid
+    from trnprof.readers.ntff_container import uuid_matches
+
+    ran = [uuid for capture in captures if (uuid := capture.profile.metadata.neff_uuid)]
+    return tuple(neff for neff in neffs if not any(uuid_matches(uuid, read_neff_uuid(neff)) for uuid in ran))
 
 
 def account(capture: OpenCapture, *, hardware: str | None, bandwidth: str | int) -> AnatomyView:

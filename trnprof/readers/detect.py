@@ -87,14 +87,19 @@ def _looks_like_ntff(head: bytes, size: int) -> bool:
     # An NTFF has no magic number either: a version byte, then the length of its metadata, unaligned. An unknown version
     # with a plausible length is still an NTFF, so that it can be refused by its number.
     metadata_bytes = int.from_bytes(head[1:9], "little")
-    return 0 < head[0] < 32 and head[0] not in b"\t\n\r" and 0 < metadata_bytes and size >= 9 and metadata_bytes < 1 << 40
+    return (
+        0 < head[0] < 32 and head[0] not in b"\t\n\r" and metadata_bytes > 0 and size >= 9 and metadata_bytes < 1 << 40
+    )
 
 
 def _gunzip_head(path: Path, head: bytes) -> bytes:
     try:
-        return zlib.decompressobj(wbits=31).decompress(head, _HEAD_BYTES)
+        unpacked = zlib.decompressobj(wbits=31).decompress(head, _HEAD_BYTES)
     except zlib.error:
-        raise InputDataError("a damaged gzip file; copy or download it again", path=path) from None
+        unpacked = b""
+    if not unpacked:
+        raise InputDataError("a damaged or empty gzip file; copy or download it again", path=path)
+    return unpacked
 
 
 def _detect_json(head: bytes) -> Format:

@@ -1,4 +1,4 @@
-"""A folder of captures: which files in it are captures, and which have no partner."""
+"""A folder of captures: which of its files are captures, and which are programs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,12 @@ class CaptureFolder:
 
     captures: tuple[Path, ...]
     """Files and Explorer directories with a profile, sorted by name."""
-    unpaired_neffs: tuple[Path, ...]
-    """NEFFs whose execution is not among the captures."""
+    neffs: tuple[Path, ...]
+    """Programs, sorted by name."""
 
 
 def captures_in(path: Path) -> CaptureFolder:
     """The captures in `path`: itself, if it is a file or one Explorer directory; else what lies directly in it.
-
-    A NEFF belongs to an NTFF with the same uuid.
 
     Raises: InputMissingError if nothing is there; InputDataError if the folder holds no device profile.
     """
@@ -57,12 +55,4 @@ def captures_in(path: Path) -> CaptureFolder:
             "capture one with: neuron-explorer capture -n model.neff -s step.ntff",
             path=path,
         )
-    return CaptureFolder(tuple(captures), tuple(_unpaired(neffs, captures)))
-
-
-def _unpaired(neffs: list[Path], captures: list[Path]) -> list[Path]:
-    from trnprof.readers.neff import read_neff_uuid
-    from trnprof.readers.ntff import read_ntff_uuid
-
-    run = {read_ntff_uuid(capture) for capture in captures if detect_format(capture) is Format.NTFF}
-    return [neff for neff in neffs if read_neff_uuid(neff) not in run]
+    return CaptureFolder(tuple(captures), tuple(neffs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from trnprof.analyzers.anatomy import SHORT_INSTRUCTION_NS, Anatomy, CoreAnatomy, Gap
@@ -9,7 +10,7 @@ from trnprof.analyzers.data_quality import is_incomplete
 from trnprof.findings import DataQuality
 from trnprof.profile import ENGINES
 from trnprof.render.quality import quality_lines, quality_markdown
-from trnprof.render.text import bar, byte_count, duration, percent, printable, rate, table, wrapped
+from trnprof.render.text import WIDTH, bar, byte_count, duration, percent, printable, rate, table, wrapped
 
 PART_NAMES = {
     "runtime_overhead": "runtime overhead",
@@ -21,6 +22,27 @@ PART_NAMES = {
 }
 
 _PRODUCERS_SHOWN = 5
+
+_RESULT_BYTES = 5_600
+"""What `result` may take of the 8 KiB that an answer has by default; inputs, data quality and findings take the rest."""
+
+_CONTRACT_KEYS = (
+    "input",
+    "core",
+    "window_ns",
+    "parts_ns",
+    "engines",
+    "dma",
+    "hbm",
+    "semaphore_update_count",
+)
+"""What a caller may rely on for every core that is listed (DESIGN.md section 5)."""
+
+_CONTRACT_INNER_KEYS = {
+    "engines": ("active_ns", "instruction_count"),
+    "dma": ("packet_count", "bytes", "active_ns"),
+    "hbm": ("read_bytes", "write_bytes"),
+}
 
 
 @dataclass(frozen=True)
@@ -105,7 +127,11 @@ def _gap_json(gap: Gap) -> dict[str, object]:
 
 
 def anatomy_json(views: list[AnatomyView], *, full: bool) -> dict[str, object]:
-    """The `result` of trnprof.anatomy/1 for one capture or several."""
+    """The `result` of trnprof.anatomy/1 for one capture or several.
+
+    Without `full` it is kept small: with many cores first the gaps and most producers go, then all but the keys that a
+    caller may rely on, then the last cores, whose parts one row sums.
+    """
     cores = [
         core_json(core, input_index=index, incomplete=is_incomplete(view.data_quality), full=full)
         for index, view in enumerate(views)
@@ -116,7 +142,54 @@ def anatomy_json(views: list[AnatomyView], *, full: bool) -> dict[str, object]:
         anatomy = views[0].anatomy
         result["pair"] = None if anatomy.pair is None else dict(vars(anatomy.pair))
         result["needed_traffic"] = None if anatomy.needed is None else dict(vars(anatomy.needed))
+    if full or _size(result) <= _RESULT_BYTES:
+        return result
+    for core in cores:
+        core["longest_gaps"] = core["longest_gaps"][:1]  # type: ignore[index]
+        core["wait_producers"] = core["wait_producers"][:1]  # type: ignore[index]
+    if _size(result) <= _RESULT_BYTES:
+        return result
+    cores = [_contract_only(core) for core in cores]
+    kept = len(cores)
+    while kept > 1 and _size(cores[:kept]) > _RESULT_BYTES:
+        kept -= 1
+    result["cores"] = cores[:kept]
+    if kept < len(cores):
+        result["rest"] = _rest_json(cores[kept:])
     return result
+
+
+def _contract_only(core: dict[str, object]) -> dict[str, object]:
+    kept = {key: core[key] for key in _CONTRACT_KEYS}
+    for key, inner in _CONTRACT_INNER_KEYS.items():
+        value = kept[key]
+        if key == "engines" and isinstance(value, dict):
+            kept[key] = {name: {name_: account[name_] for name_ in inner} for name, account in value.items()}
+        elif isinstance(value, dict):
+            kept[key] = {name: value[name] for name in inner}
+    return kept
+
+
+def _rest_json(cores: list[dict[str, object]]) -> dict[str, object]:
+    """One row for cores that are not listed: their parts summed, part by part."""
+    totals: dict[str, int] = dict.fromkeys(PART_NAMES, 0)
+    windows: list[int] = []
+    for core in cores:
+        windows.append(core["window_ns"])  # type: ignore[arg-type]
+        for name, value in core["parts_ns"].items():  # type: ignore[attr-defined]
+            totals[name] += value or 0
+    return {
+        "core_count": len(cores),
+        "window_ns": sum(windows),
+        "window_min_ns": min(windows),
+        "window_max_ns": max(windows),
+        "parts_ns": totals,
+        "see": "--full lists every core",
+    }
+
+
+def _size(document: object) -> int:
+    return len(json.dumps(document, separators=(",", ":")))
 
 
 def anatomy_text(view: AnatomyView) -> str:
@@ -261,13 +334,16 @@ def _gaps_text(core: CoreAnatomy) -> str:
         [
             f"{gap.start_ts:,} - {gap.end_ts:,}",
             duration(gap.end_ts - gap.start_ts),
-            duration(gap.wait_ns),
-            printable(f"{gap.before} … {gap.after}", 34),
+            percent(gap.wait_ns, gap.end_ts - gap.start_ts),
         ]
         for gap in core.longest_gaps
     ]
-    title = f"longest gaps, ns ({core.gap_count})"
-    return table([title, "length", "waiting", "between"], rows)
+    lines = table([f"longest of {core.gap_count:,} gaps, ns", "length", "waiting"], rows).split("\n")
+    # The last column is cut to what the terminal has left.
+    between = ["between", *(f"{gap.before} … {gap.after}" for gap in core.longest_gaps)]
+    return "\n".join(
+        f"{line}  {printable(what, WIDTH - len(line) - 2)}" for line, what in zip(lines, between, strict=True)
+    )
 
 
 def anatomy_markdown(view: AnatomyView) -> str:

@@ -44,13 +44,13 @@ def capture_text(path: str, summary: CaptureSummary, quality: tuple[DataQuality,
     blocks = [printable(path), "\n".join(f"  {name:<14}{value}" for name, value in _facts(summary))]
     if quality:
         blocks.append(quality_lines(quality))
-    header = ["core", "window", *ENGINES, "packets", "semaphores"]
+    header = ["core", "window", *ENGINES, "packets", "sems"]
     rows = []
     for core in summary.cores:
         counts = core.instruction_counts or {}
         rows.append(
             [
-                f"{core.core} ({printable(core.subgraph, 16)})",
+                str(core.core),
                 duration(core.window_ns),
                 *(f"{counts[name]:,}" if name in counts else "n/a" for name in ENGINES),
                 _count(core.row_counts["dma_packets"]),

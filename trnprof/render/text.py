@@ -80,5 +80,10 @@ def wrapped(text: str, *, indent: str, first: str | None = None) -> str:
     import textwrap
 
     return textwrap.fill(
-        text, WIDTH, initial_indent=indent if first is None else first, subsequent_indent=indent, break_long_words=False
+        text,
+        WIDTH,
+        initial_indent=indent if first is None else first,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
