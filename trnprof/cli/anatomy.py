@@ -14,6 +14,7 @@ from trnprof.cli.options import (
     FormatOption,
     FullOption,
     HardwareOption,
+    HtmlOption,
     OutputFormat,
     OutputOption,
     StrictOption,
@@ -26,6 +27,7 @@ EXAMPLES = (
     "trnprof anatomy step.ntff",
     "trnprof anatomy step.ntff --neff model.neff",
     "trnprof anatomy profile@latest/ --bandwidth spec",
+    "trnprof anatomy step.ntff --html step.html",
     "trnprof anatomy captures/ --format json -o anatomy.json",
 )
 
@@ -47,6 +49,7 @@ def anatomy(
     hardware: HardwareOption = None,
     form: FormatOption = OutputFormat.TEXT,
     output: OutputOption = STANDARD_OUTPUT,
+    html: HtmlOption = None,
     force: ForceOption = False,
     strict: StrictOption = False,
     full: FullOption = False,
@@ -79,6 +82,13 @@ def anatomy(
         data_quality=(*around, *(entry for view in views for entry in view.data_quality)),
         result=anatomy_json(views, full=full),
     )
+
+    if html is not None:
+        from trnprof.cli.answer import write_page
+        from trnprof.render.html import anatomy_html
+
+        page = anatomy_html(report, views, [capture.profile for capture in opened.captures])
+        write_page(page, html, output=output, force=force)
 
     def text() -> str:
         blocks = [quality_lines(around) + "\n"] if around else []

@@ -12,6 +12,7 @@ from trnprof.cli.options import STANDARD_OUTPUT, OutputFormat
 from trnprof.errors import InputMissingError, UsageError
 from trnprof.findings import Severity
 from trnprof.render.envelope import Report, envelope_json
+from trnprof.render.text import printable
 
 
 def deliver(
@@ -37,6 +38,19 @@ def deliver(
     return 0
 
 
+def write_page(page: str, path: Path, *, output: Path, force: bool) -> None:
+    """Write the page that --html asks for, and say so on stderr.
+
+    Raises: UsageError if `path` is standard output or the --output file; what write_output raises.
+    """
+    if path in (STANDARD_OUTPUT, output):
+        raise UsageError("--html needs a file of its own: standard output and --output carry the result", path=path)
+    write_output(page, path, force=force)
+    print(
+        f"trnprof: page written to {printable(path, 400)} ({len(page.encode('utf-8')) / 1e6:.1f} MB)", file=sys.stderr
+    )
+
+
 def write_output(content: str, output: Path, *, force: bool) -> None:
     """Print, or write a file whole or not at all.
 
@@ -46,9 +60,9 @@ def write_output(content: str, output: Path, *, force: bool) -> None:
         sys.stdout.write(content)
         return
     if output.is_dir():
-        raise UsageError("is a folder; name a file for --output", path=output)
+        raise UsageError("is a folder; name a file", path=output)
     if output.exists() and not force:
-        raise UsageError("exists already; add --force to overwrite it, or choose another --output", path=output)
+        raise UsageError("exists already; add --force to overwrite it, or choose another name", path=output)
     try:
         handle, temporary = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}.")
         try:

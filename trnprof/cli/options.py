@@ -21,6 +21,10 @@ FormatOption = Annotated[OutputFormat, typer.Option("--format", "-f", help="text
 OutputOption = Annotated[
     Path, typer.Option("--output", "-o", help="Write the result here; - is standard output.", show_default=False)
 ]
+HtmlOption = Annotated[
+    Path | None,
+    typer.Option("--html", help="Write the same as one offline page here, besides the result.", show_default=False),
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite an existing output file.")]
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Exit with 1 if the capture has a data-quality warning or error.")

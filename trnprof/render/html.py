@@ -1,0 +1,109 @@
+"""An anatomy as one HTML page to look at: every figure is the JSON report's, the timeline is summed up by column."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+
+import numpy as np
+
+from trnprof.analyzers.anatomy import SHORT_INSTRUCTION_NS
+from trnprof.analyzers.timeline import Timeline, draw_timeline
+from trnprof.profile import ENGINES, Profile
+from trnprof.render.anatomy import PART_NAMES, AnatomyView, anatomy_json
+from trnprof.render.envelope import Report, envelope_json
+from trnprof.render.page import Node, page
+from trnprof.render.text import printable
+
+PART_ORDER = (
+    "memory_floor",
+    "busy_beyond_floor",
+    "in_kernel_wait",
+    "exposed_collective",
+    "idle",
+    "runtime_overhead",
+)
+"""From what no program can avoid to what none needs; the waterfall falls in this order."""
+
+CORES_DRAWN = 8
+"""Above this the longest windows get a card and a timeline, and all a row in the overview."""
+
+MAX_COLUMNS = 8192
+"""Columns of a timeline: eight to a pixel of a wide screen, so that one can zoom in."""
+
+TIMELINE_BYTES = 2_000_000
+"""All timelines of a page together, before base64."""
+
+RESULT_BYTES = 2_000_000
+"""Above this the page carries the default result (top rows and a rest) instead of the full one."""
+
+
+def anatomy_html(report: Report, views: list[AnatomyView], profiles: list[Profile]) -> str:
+    """The page of one capture's anatomy or several's.
+
+    report: the command's report; its result is replaced by the full one where that is small enough.
+    profiles: the profile of each view, for the timeline.
+    """
+    report = replace(report, result=anatomy_json(views, full=True))
+    if len(envelope_json(report)) > RESULT_BYTES:
+        report = replace(report, result=anatomy_json(views, full=False))
+    document = json.loads(envelope_json(report))
+    cores = [(profile, core) for profile, view in zip(profiles, views, strict=True) for core in view.anatomy.cores]
+    shown = sorted(sorted(range(len(cores)), key=lambda index: -cores[index][1].window_ns)[:CORES_DRAWN])
+    lane_count = 2 * len(ENGINES) + 9
+    columns = min(MAX_COLUMNS, TIMELINE_BYTES // (lane_count * max(1, len(shown))))
+    timelines = []
+    for index in shown:
+        profile, account = cores[index]
+        core = profile.metadata.cores[account.core]
+        mark = document["hardware"]["bandwidth_bytes_per_s"]
+        timelines.append(_timeline_json(draw_timeline(profile, core, columns), profile, index, mark))
+    nodes = Node(document, "").result.cores
+    return page(
+        "anatomy.html.j2",
+        document,
+        title=f"Anatomy of {printable(views[0].path)}",
+        data={"timelines": {"engines": list(ENGINES), "cores": timelines}},
+        context={
+            "part_names": PART_NAMES,
+            "part_order": PART_ORDER,
+            "engine_names": ENGINES,
+            "short_ns": SHORT_INSTRUCTION_NS,
+            "provenances": list(dict.fromkeys(str(view.anatomy.provenance) for view in views)),
+            "shown_cores": [nodes[index] for index in shown],
+            "hidden_core_count": len(cores) - len(shown),
+            "several_inputs": len(views) > 1,
+            "longest_window_ns": max(core.window_ns for _, core in cores),
+            "not_drawn": sum(core.event_count for _, core in cores),
+            "sections": {"waits": any(core.wait_producers for _, core in cores)},
+        },
+    )
+
+
+def _timeline_json(timeline: Timeline, profile: Profile, report_index: int, mark_bytes_per_s: int) -> dict[str, object]:
+    width = np.diff(timeline.edge_ts)
+    rate = None
+    if timeline.data_bytes is not None:
+        bytes_per_s = timeline.data_bytes / width * 1e9
+        scale = max(float(bytes_per_s.max()), 1.1 * mark_bytes_per_s)
+        rate = {
+            "scale_bytes_per_s": round(scale),
+            "mark_bytes_per_s": mark_bytes_per_s,
+            "data": _shares(bytes_per_s / scale),
+        }
+    return {
+        "report_index": report_index,
+        "core": timeline.core,
+        "start_ts": int(timeline.edge_ts[0]),
+        "end_ts": int(timeline.edge_ts[-1]),
+        "columns": len(width),
+        "captured": {"dma": rate is not None, "collectives": profile.collectives is not None},
+        "rate": rate,
+        "lanes": [[lane.name, lane.kind, _shares(lane.covered_ns / width)] for lane in timeline.lanes],
+    }
+
+
+def _shares(values: np.ndarray) -> str:
+    """Shares (0 to 1) as bytes in base64; what is above nothing stays above nothing."""
+    return base64.b64encode(np.ceil(255 * np.clip(values, 0, 1)).astype(np.uint8).tobytes()).decode("ascii")

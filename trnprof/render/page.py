@@ -1,0 +1,141 @@
+"""The frame of the HTML pages: one file, locked down, that loads nothing, and whose figures are the JSON report's.
+
+A template sees the report only as `Node`s, which know where in the JSON they lie; a figure passes a filter, which
+writes it as <data value="..." data-path="..."> so that a test, or a reader, can look it up.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from trnprof.render.text import byte_count, duration, percent, printable, rate
+
+
+class Node:
+    """A value of the report and the path to it: Node(report, "").result.cores[0] has the path result.cores[0]."""
+
+    __slots__ = ("json_path", "raw")
+
+    def __init__(self, raw: object, json_path: str) -> None:
+        self.raw = raw
+        self.json_path = json_path
+
+    def __getattr__(self, key: str) -> Node:
+        if not isinstance(self.raw, dict) or key not in self.raw:
+            raise AttributeError(key)
+        return self[key]
+
+    def __getitem__(self, key: str | int | slice) -> Node | list[Node]:
+        if isinstance(key, slice):
+            assert isinstance(self.raw, list)
+            return [self[index] for index in range(*key.indices(len(self.raw)))]  # type: ignore[misc]
+        path = f"{self.json_path}[{key}]" if isinstance(key, int) else f"{self.json_path}.{key}".lstrip(".")
+        return Node(self.raw[key], path)  # type: ignore[index]
+
+    def __iter__(self) -> Iterator[Node]:
+        keys = range(len(self.raw)) if isinstance(self.raw, list) else self.raw  # type: ignore[arg-type,union-attr]
+        return (self[key] for key in keys)  # type: ignore[misc,union-attr]
+
+    def __len__(self) -> int:
+        return len(self.raw)  # type: ignore[arg-type]
+
+    def __bool__(self) -> bool:
+        return bool(self.raw)
+
+    def __html__(self) -> str:
+        return str(escape(printable(self.raw, 400)))
+
+    def __str__(self) -> str:
+        return printable(self.raw, 400)
+
+
+def page(
+    template: str, document: dict[str, object], *, title: str, data: dict[str, object], context: dict[str, object]
+) -> str:
+    """One HTML page.
+
+    template: a file of trnprof.templates that extends page.html.j2.
+    document: the JSON report; it is embedded as #report, and the template sees it as `report`.
+    data: further documents for the scripts, by element id; scripts: see SCRIPTS.
+    context: further values for the template. Raises jinja2.UndefinedError where the template asks for what is not there.
+    """
+    scripts = [_template_text(name) for name in ("timeline.js",)]
+    embedded = {"report": document, **data}
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            report=Node(document, ""),
+            title=title,
+            command=str(document["schema"]).removeprefix("trnprof.").partition("/")[0],
+            policy=_policy(scripts),
+            style=Markup(_template_text("page.css")),
+            scripts=[Markup(script) for script in scripts],
+            documents={name: Markup(json_for_script(value)) for name, value in embedded.items()},
+            **context,
+        )
+    )
+
+
+def json_for_script(value: object) -> str:
+    """JSON that no HTML parser can see the end of a script element in, and no old script parser a line break."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _policy(scripts: list[str]) -> str:
+    """Only the scripts of this very file may run, and nothing may be loaded or sent."""
+    allowed = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+
+
+def _template_text(name: str) -> str:
+    return files("trnprof.templates").joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("trnprof.templates", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "ns": lambda node: _figure(node, duration(node.raw), "ns"),
+        "bytes": lambda node: _figure(node, byte_count(node.raw), "bytes"),
+        "count": lambda node: _figure(node, f"{node.raw:,}", "count"),
+        "rate": lambda node: _figure(node, rate(node.raw), "rate"),
+        "fraction": lambda node: _figure(node, f"{100 * node.raw:.1f} %", "fraction"),
+        "share": lambda node, whole: _figure(node, percent(node.raw or 0, whole.raw or 0), "share", whole),
+        "ratio": lambda node, part: _figure(node, f"{node.raw / part.raw:.2f} ×", "ratio", part),
+        "until": lambda node, end: _figure(node, duration(end.raw - node.raw), "until", end),
+        "bound_sign": lambda bounds, part: {"lower": "≥ ", "upper": "≤ "}.get(bounds.raw.get(part), ""),
+        "plain_share": lambda node, whole: percent(node.raw or 0, whole.raw or 0),
+        "base_name": lambda node: printable(str(node.raw).rstrip("/").rpartition("/")[2], 80),
+    }
+    return environment
+
+
+def _figure(node: Node, text: str, unit: str, other: Node | None = None) -> Markup:
+    """A figure with its value, its unit and its path; `other` is what a derived figure is taken of."""
+    of = Markup(' data-of="{}"').format(other.json_path) if other is not None else ""
+    return Markup('<data value="{}" data-unit="{}" data-path="{}"{}>{}</data>').format(
+        node.raw, unit, node.json_path, of, text
+    )
