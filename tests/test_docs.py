@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -42,3 +44,20 @@ def test_structure_page_names_every_folder() -> None:
     for name in setuptools["packages"]:
         folder = name.removeprefix("trnprof.").replace(".", "/") if name != "trnprof" else "trnprof"
         assert f"{folder.rpartition('/')[2]}/" in text, f"docs/structure.md does not mention {folder}/"
+
+
+def test_readme_transcript_is_what_the_command_prints(captures: Path) -> None:
+    """The block after `<!-- transcript: NAME -->` is the start of `trnprof anatomy step.ntff` in that capture's folder."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"<!-- transcript: (\w+) -->\n```\n\$ (trnprof [^\n]+)\n(.*?)\n```", readme, re.DOTALL)
+    assert found is not None
+    name, command, printed = found.groups()
+    result = subprocess.run(
+        [sys.executable, "-m", *command.split()],
+        cwd=captures / name,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert result.stdout.startswith(printed + "\n"), "make the README's transcript anew"
