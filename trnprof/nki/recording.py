@@ -186,13 +186,18 @@ class DmaRecord(Event):
     """One source, or up to 16 for dma_compute. A read-modify-write destination is a read too."""
     write: Access
     dge_mode: str = "unknown"
-    """none, swdge, hwdge, or unknown: the compiler decides."""
+    """As written: none, swdge, hwdge, or unknown (the compiler decides)."""
+    assumed_mode: str = "unknown"
+    """What counting uses: `dge_mode`, or where that is unknown what the public captures show (recorder.assumed_mode)."""
     engine: str = "unknown"
     """The engine that triggers it, where the kernel says so: sync, scalar, gpsimd, ..."""
     transpose: bool = False
     """Elements are placed one by one (dma_transpose, load_transpose2d)."""
     reduce_op: str | None = None
     """The operation done on the way (dma_compute); None: a copy."""
+    cast_before: bool = False
+    """The tile that is stored was written by a plain copy: the compiler lets that copy cast, and the DMA does not (seen in
+    both public captures with such a store)."""
     implicit: str | None = None
     """Not in the source: why the compiler adds it (the identity matrix of tensor-engine transposes)."""
     index: Access | None = None

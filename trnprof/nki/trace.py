@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import ModuleType, TracebackType
 from typing import Any
 
 from trnprof.errors import InputDataError
-from trnprof.nki.recording import Recording, Site
+from trnprof.nki.launch import Kernel, Session
+from trnprof.nki.loops import KernelRange
+from trnprof.nki.modules import install_nki_modules
+from trnprof.nki.operations.table import OutsideKernelError
+from trnprof.nki.recorder import RecordingLimitError, is_user_code, is_user_file
+from trnprof.nki.recording import Frame, Recording, Site
+from trnprof.nki.tensor import DeviceValueError
 
 
 class KernelError(InputDataError):
@@ -30,6 +39,7 @@ def trace(
     trips: Mapping[str, int] | None = None,
     values: Mapping[str, Any] | None = None,
     target: str = "trn2",
+    worthwhile_operations: int | None = None,
 ) -> Recording:
     """Run `kernel` once per program and record every operation.
 
@@ -41,6 +51,88 @@ def trace(
     trips: trip counts of loops whose length is known only on the device, by the source text of their bound.
     values: contents of integer input tensors by parameter name, numpy arrays of the tensor's shape.
     target: trn1, trn2 or trn3.
+    worthwhile_operations: loops are watched for repetition from this many further operations on (tests use 0).
     Raises KernelError, with the user's line.
     """
-    raise NotImplementedError
+    options = Session(
+        lnc=lnc,
+        grid=None if grid is None else tuple(int(size) for size in grid),
+        exact=exact,
+        trips=trips or {},
+        values=values or {},
+        target=target,
+        worthwhile_operations=worthwhile_operations,
+    )
+    with install_nki_modules(target), options as session, _ranges_are_loops(kernel):
+        try:
+            if isinstance(kernel, Kernel):
+                session.launch(kernel.function, kernel.grid, args, kwargs or {})
+            else:
+                session.run_host(kernel, args, kwargs or {})
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise _kernel_error(error) from error
+    return Recording(
+        programs=tuple(session.programs),
+        target=target,
+        lnc=lnc,
+        exact=exact,
+        notes=tuple(session.notes.values()),
+        outputs=session.outputs,
+    )
+
+
+@contextmanager
+def _ranges_are_loops(kernel: Any) -> Iterator[None]:
+    """While a kernel runs, `range` in the user's modules is a range whose `for` loops the recording knows."""
+    spaces: list[dict[str, Any]] = []
+    function = kernel.function if isinstance(kernel, Kernel) else kernel
+    namespace = getattr(function, "__globals__", None)
+    if namespace is not None:
+        spaces.append(namespace)
+    for name, module in list(sys.modules.items()):
+        if isinstance(module, ModuleType) and name != "__main__" and is_user_file(getattr(module, "__file__", None)):
+            spaces.append(module.__dict__)
+    changed = []
+    for space in spaces:
+        if "range" not in space:
+            space["range"] = KernelRange
+            changed.append(space)
+    try:
+        yield
+    finally:
+        for space in changed:
+            space.pop("range", None)
+
+
+def _kernel_error(error: BaseException) -> KernelError:
+    """The exception as one line about the user's line."""
+    site = _site_of(error.__traceback__)
+    what = str(error) or type(error).__name__
+    where = f"line {site.line} (in {site.frames[0].function}): " if site is not None else ""
+    if isinstance(error, KernelError):
+        return error
+    if isinstance(error, AssertionError):
+        return KernelError(f"{where}the kernel's own check fails: {what}", reason="assertion", site=site)
+    if isinstance(error, DeviceValueError):
+        advice = "decide it from shapes or arguments, or keep it on the device"
+        return KernelError(
+            f"{where}{what}, which is known on the device only: {advice}", reason="device-value", site=site
+        )
+    if isinstance(error, RecordingLimitError | MemoryError | RecursionError):
+        return KernelError(f"{where}{type(error).__name__}: {what}", reason="limit", site=site)
+    if isinstance(error, OutsideKernelError):
+        return KernelError(f"{where}{what}", reason="unsupported", site=site)
+    return KernelError(f"{where}{type(error).__name__}: {what}", reason="exception", site=site)
+
+
+def _site_of(traceback: TracebackType | None) -> Site | None:
+    """The user's frames of a traceback, innermost first."""
+    frames: list[Frame] = []
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if is_user_code(code):
+            frames.append(Frame(code.co_filename, traceback.tb_lineno, code.co_name))
+        traceback = traceback.tb_next
+    return Site(tuple(reversed(frames))) if frames else None

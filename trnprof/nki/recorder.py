@@ -1,0 +1,347 @@
+"""The open recording of one program: sites, loop nest, storages and events while the kernel's Python runs."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import sysconfig
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+from trnprof.nki.loops import WORTHWHILE_OPERATIONS, LoopIndex, LoopRun
+from trnprof.nki.recording import (
+    Access,
+    Allocation,
+    DmaRecord,
+    Event,
+    Frame,
+    Indirection,
+    Loop,
+    LoopSpan,
+    Memory,
+    Note,
+    ProgramTrace,
+    Site,
+)
+from trnprof.nki.state import state_after_iteration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trnprof.nki.tensor import Storage, Tensor
+
+EVENT_LIMIT = 1_000_000
+"""Operations one program may record one by one (about 1 KB each); repeated loop bodies count once."""
+
+_OWN = str(Path(__file__).resolve().parent.parent)
+_STDLIB = sysconfig.get_path("stdlib")
+
+_current: list[Recorder] = []
+
+
+def current_recorder() -> Recorder | None:
+    """The recording that operations go to: the innermost open program."""
+    return _current[-1] if _current else None
+
+
+class RecordingLimitError(Exception):
+    """The kernel records more than trnprof is willing to hold."""
+
+
+_user_code: dict[CodeType, bool] = {}
+
+
+def is_user_code(code: CodeType) -> bool:
+    """Is it the user's line, not ours, the standard library's or generated code?"""
+    known = _user_code.get(code)
+    if known is None:
+        name = code.co_filename
+        library = name.startswith(_STDLIB) and "-packages" not in name
+        known = not (library or name.startswith((_OWN, "<")) or "-packages/numpy/" in name)
+        _user_code[code] = known
+    return known
+
+
+class Recorder:
+    """One program's recording while it is open."""
+
+    def __init__(
+        self,
+        *,
+        kernel: str,
+        program_id: tuple[int, ...],
+        grid: tuple[int, ...],
+        lnc: int = 1,
+        target: str = "trn2",
+        exact: bool = False,
+        trips: Mapping[str, int] | None = None,
+        boundary: CodeType | None = None,
+    ) -> None:
+        """`boundary`: the code object below which frames are not the user's (what called the kernel)."""
+        self.kernel = kernel
+        self.program_id = program_id
+        self.grid = grid
+        self.lnc = lnc
+        self.target = target
+        self.multiplies = not exact
+        self.worthwhile_operations = WORTHWHILE_OPERATIONS
+        self.trips = dict(trips or {})
+        self.boundary = boundary
+        self.is_host = False
+        """The function may turn out to be a host function that launches kernels."""
+        self.entries: list[tuple[type[Event], dict[str, Any], tuple[tuple[LoopRun, int], ...]]] = []
+        self.storages: list[Storage] = []
+        self.loops: list[LoopRun] = []
+        self.loop_count = 0
+        self.nest: tuple[tuple[LoopRun, int], ...] = ()
+        self.weight = 0
+        self.notes: dict[tuple[str, str], Note] = {}
+        self.identities: set[int] = set()
+        self.used_trips: set[str] = set()
+        self.registers = 0
+        self._first_storage: dict[LoopRun, int] = {}
+        self._sites: dict[tuple[tuple[CodeType, int], ...], Site] = {}
+        self._frames: dict[tuple[CodeType, int], Frame] = {}
+        self._user_modules: tuple[str, ...] | None = None
+
+    def __enter__(self) -> Recorder:
+        _current.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _current.remove(self)
+
+    # Sites
+
+    def site(self) -> Site:
+        """The user's lines on the stack, innermost first."""
+        key: list[tuple[CodeType, int]] = []
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            code = frame.f_code
+            if code is self.boundary:
+                break
+            if is_user_code(code):
+                key.append((code, frame.f_lasti))
+            frame = frame.f_back
+        wanted = tuple(key)
+        known = self._sites.get(wanted)
+        if known is None:
+            known = Site(tuple(self._frame(code, position) for code, position in wanted) or (Frame("?", 0, "?"),))
+            self._sites[wanted] = known
+        return known
+
+    def _frame(self, code: CodeType, position: int) -> Frame:
+        key = (code, position)
+        known = self._frames.get(key)
+        if known is None:
+            known = self._frames[key] = Frame(code.co_filename, _line(code, position), code.co_name)
+        return known
+
+    def note(self, code: str, message: str) -> None:
+        """Keep a note once a line and code."""
+        site = self.site()
+        self.notes.setdefault((code, str(site)), Note(code=code, message=message, site=site))
+
+    # Loops
+
+    def open_loop(self, kind: str, count: int | None, bound: str = "") -> LoopRun:
+        """Start a loop statement; iterations are announced by start_iteration()."""
+        loop = LoopRun(self, self.loop_count, kind, self.site(), count, bound)
+        self.loop_count += 1
+        self.loops.append(loop)
+        self._first_storage[loop] = len(self.storages) + self.registers
+        loop.start_storage = len(self.storages) + self.registers
+        loop.start_weight = self.weight
+        self._renew_nest()
+        return loop
+
+    def start_iteration(self, loop: LoopRun) -> None:
+        """The loop's `iteration` begins; loops inside it that were left by an exception are closed."""
+        while self.loops and self.loops[-1] is not loop:
+            if loop not in self.loops:
+                return
+            self.loops.pop().closed = True
+        loop.start_storage = len(self.storages) + self.registers
+        loop.start_weight = self.weight
+        self._renew_nest()
+
+    def close_loop(self, loop: LoopRun) -> None:
+        """The statement is left."""
+        loop.closed = True
+        if loop in self.loops:
+            while self.loops and self.loops[-1] is not loop:
+                self.loops.pop().closed = True
+            self.loops.pop()
+            self._renew_nest()
+
+    def _renew_nest(self) -> None:
+        self.nest = tuple((loop, loop.iteration) for loop in self.loops)
+
+    def loop_first_storage(self, loop: LoopRun) -> int:
+        """Storages from this number on were made inside the loop."""
+        return self._first_storage[loop]
+
+    def state_after_iteration(self, frame: FrameType, loop: LoopRun) -> Any:
+        """See state.py."""
+        return state_after_iteration(self, frame, loop)
+
+    def user_modules(self) -> tuple[str, ...]:
+        """Names of modules whose data a kernel may change: those loaded from the user's files."""
+        return tuple(
+            name
+            for name, module in list(sys.modules.items())
+            if module is not None and is_user_file(getattr(module, "__file__", None)) and not name.startswith("trnprof")
+        )
+
+    def serial(self) -> int:
+        """A number for something created now, ordered with the storages."""
+        self.registers += 1
+        return len(self.storages) + self.registers - 1
+
+    # Events
+
+    def emit(self, cls: type[Event], fields: dict[str, Any], *, hoisted: bool = False) -> dict[str, Any]:
+        """Add a record; `fields` is everything but sequence and loops, and may still be changed by the caller."""
+        if len(self.entries) >= EVENT_LIMIT:
+            raise RecordingLimitError(
+                f"more than {EVENT_LIMIT:,} operations that do not repeat: trace a smaller shape, or fewer iterations"
+            )
+        if "site" not in fields:
+            fields["site"] = self.site()
+        self.weight += 1
+        self.entries.append((cls, fields, () if hoisted else self.nest))
+        return fields
+
+    def access(self, tensor: Tensor, *, write: bool = False) -> Access:
+        """The tensor's addresses now, and that its storage is in use here."""
+        storage = tensor.storage
+        now = len(self.entries)
+        if storage.first_use is None:
+            storage.first_use = now
+        storage.last_use = now
+        if write:
+            storage.written = True
+        else:
+            storage.producer = None
+        offset = tensor.offset
+        nest = self.nest
+        if type(offset) is LoopIndex:
+            moves = offset.steps()
+            steps = tuple([moves.get(loop, 0) for loop, _ in nest])
+            offset = offset.value
+        else:
+            steps = (0,) * len(nest)
+        elements = storage.partition_elements
+        dtype = tensor.dtype
+        if elements and dtype.itemsize != storage.dtype.itemsize:
+            elements = elements * storage.dtype.itemsize // dtype.itemsize
+        indirect = tensor.indirection
+        return Access(
+            storage.number,
+            storage.name,
+            storage.memory,
+            str(dtype),
+            dtype.itemsize,
+            tensor.shape,
+            offset,
+            tuple(zip(tensor.strides, tensor.shape, strict=True)),
+            elements,
+            steps,
+            Indirection.NONE if indirect is None else indirect.kind,
+            None if indirect is None else indirect.axis,
+            tensor.offsets,
+        )
+
+    # Result
+
+    def finish(self, returned: set[int], *, stands_for: int = 1) -> ProgramTrace:
+        """Close the recording: frozen events with their loops resolved."""
+        allocations = tuple(storage.as_allocation(storage.number in returned) for storage in self.storages)
+        spans: dict[int, tuple[LoopSpan, ...]] = {}
+        loops: dict[LoopRun, Loop] = {}
+        events = []
+        for sequence, (cls, fields, nest) in enumerate(self.entries):
+            known = spans.get(id(nest))
+            if known is None:
+                known = spans[id(nest)] = tuple(_span(loop, iteration, loops) for loop, iteration in nest)
+            if cls is DmaRecord:
+                fields["assumed_mode"] = assumed_mode(fields, allocations, self.target)
+            events.append(cls(sequence=sequence, loops=known, **fields))
+        return ProgramTrace(
+            kernel=self.kernel,
+            program_id=self.program_id,
+            grid=self.grid,
+            events=tuple(events),
+            allocations=allocations,
+            sbuf_peak_bytes_per_partition=self._peak(Memory.SBUF),
+            psum_peak_bytes_per_partition=self._peak(Memory.PSUM),
+            stands_for=stands_for,
+        )
+
+    def _peak(self, memory: Memory) -> int:
+        """Most bytes of a partition live at once, and no less than where the kernel placed tensors."""
+        changes: dict[int, int] = {}
+        placed = 0
+        for storage in self.storages:
+            if storage.memory is not memory or storage.first_use is None or storage.last_use is None:
+                continue
+            if storage.address is not None:
+                placed = max(placed, storage.address[1] + storage.bytes_per_partition)
+                continue
+            size = storage.bytes_per_partition
+            changes[storage.first_use] = changes.get(storage.first_use, 0) + size
+            changes[storage.last_use + 1] = changes.get(storage.last_use + 1, 0) - size
+        live = peak = 0
+        for _, change in sorted(changes.items()):
+            live += change
+            peak = max(peak, live)
+        return max(peak, placed)
+
+
+def assumed_mode(fields: dict[str, Any], allocations: tuple[Allocation, ...], target: str) -> str:
+    """Who makes the descriptors: as the kernel says; else as the public trn2 captures show it.
+
+    Those 8 captures run copies between a kernel's arguments or results and SBUF on the software queue (GpSimd), copies
+    of tensors that live inside the kernel, and the compiler's constants, on the hardware queues. trn1 has no DGE.
+    """
+    accesses = (*fields["reads"], fields["write"])
+    if any(access.indirection is Indirection.GATHER for access in accesses):
+        return "swdge"
+    if fields.get("dge_mode", "unknown") != "unknown":
+        return str(fields["dge_mode"])
+    if target == "trn1":
+        return "none"
+    for access in accesses:
+        allocation = allocations[access.storage]
+        if access.memory is Memory.HBM and (allocation.kind == "argument" or allocation.returned):
+            return "swdge"
+    return "hwdge"
+
+
+def _span(loop: LoopRun, iteration: int, loops: dict[LoopRun, Loop]) -> LoopSpan:
+    known = loops.get(loop)
+    if known is None:
+        known = loops[loop] = Loop(loop.id, loop.kind, loop.site, loop.count, loop.bound)
+    return LoopSpan(known, iteration, loop.repeats.get(iteration, 1))
+
+
+def is_user_file(name: Any) -> bool:
+    """Is the file neither ours, nor the standard library's, nor an installed package's?"""
+    if not isinstance(name, str):
+        return False
+    return not (name.startswith((_OWN, _STDLIB)) or "site-packages" in name or "dist-packages" in name)
+
+
+def _line(code: CodeType, position: int) -> int:
+    """The source line of an instruction."""
+    for start, end, line in code.co_lines():
+        if start <= position < end and line is not None:
+            return line
+    return code.co_firstlineno
+
+
+def source_line(file: str, line: int) -> str:
+    """The text of a line, '' where it is not there."""
+    return linecache.getline(file, line).strip()
