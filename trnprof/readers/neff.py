@@ -102,7 +102,7 @@ class Neff:
     """trn1, trn2; None: a target that is not known."""
     cores: tuple[NeffCore, ...] = ()
     levels: dict[str, DebugLevel] = field(default_factory=dict)
-    """Debug info above BIR, by member name: debug_info_penguin.dbg_sg000000."""
+    """Debug info above BIR, by member name (debug_info_penguin.dbg_sg000000), sorted."""
     kernels: tuple[KernelTree, ...] = ()
     """NKI kernels with their own debug info."""
     hlo_stats: dict[str, float] = field(default_factory=dict)

@@ -26,12 +26,15 @@ FEATURE_NAMES = {10: "virtual-core", 11: "v3-2x-4x-dve-perf-mode"}
 """Feature bits whose names are known: the vendor's profiler prints 0xc00 as these two, in this order. Which name is
 which bit is taken from the order."""
 
-# Real NEFFs inflate to 5-11 times their size, of which an instruction stream or an engine's JSON is the largest part.
-# The largest share that a file may claim is some thirty times that; the floors keep small files usable.
+# Real NEFFs inflate to 5-11 times their size. A file may claim far more (identical instructions pack 300 to 1), but what
+# grows again when it is parsed is held shorter, so that a small file cannot ask for much memory. The floors keep small
+# files usable.
 MAX_UNPACKED_RATIO, MIN_UNPACKED_BYTES, MAX_UNPACKED_BYTES = 256, 64 << 20, 32 << 30
 """The archive may inflate to ratio × file size, but to at least and at most these."""
-MAX_KEPT_RATIO, MIN_KEPT_BYTES, MAX_KEPT_BYTES = 64, 16 << 20, 4 << 30
-"""The members that are kept in memory, together; likewise."""
+MAX_PARSED_RATIO, MIN_PARSED_BYTES, MAX_PARSED_BYTES = 24, 4 << 20, 4 << 30
+"""Members that are parsed (JSON and debug info, all but streams), together; likewise. Public NEFFs reach 6.8."""
+MAX_STREAM_BYTES = 4 << 30
+"""Instruction streams (*.bin) that are kept, together."""
 MAX_JSON_BYTES = 512 << 20
 """One JSON member: its Python objects take some ten times as much memory."""
 MAX_MEMBERS = 65_536
@@ -202,7 +205,10 @@ def read_members(file: BinaryIO, wanted: Callable[[str], bool]) -> dict[str, byt
     stream = _Inflater(
         file, header.data_size, _bound(file_bytes, MAX_UNPACKED_RATIO, MIN_UNPACKED_BYTES, MAX_UNPACKED_BYTES)
     )
-    kept_left = _bound(file_bytes, MAX_KEPT_RATIO, MIN_KEPT_BYTES, MAX_KEPT_BYTES)
+    left = {
+        True: MAX_STREAM_BYTES,
+        False: _bound(file_bytes, MAX_PARSED_RATIO, MIN_PARSED_BYTES, MAX_PARSED_BYTES),
+    }
     members: dict[str, bytes | None] = {}
     while (entry := _next_entry(stream)) is not None:
         name, size = entry
@@ -214,8 +220,9 @@ def read_members(file: BinaryIO, wanted: Callable[[str], bool]) -> dict[str, byt
             stream.skip(size)
             members[name] = None
         else:
-            kept_left -= size
-            if kept_left < 0 or (name.endswith(".json") and size > MAX_JSON_BYTES):
+            is_stream = name.endswith(".bin")
+            left[is_stream] -= size
+            if left[is_stream] < 0 or (name.endswith(".json") and size > MAX_JSON_BYTES):
                 raise MalformedNeff(
                     f"member {shown(name)} of {size} bytes is too large for a NEFF of {file_bytes} bytes"
                 )

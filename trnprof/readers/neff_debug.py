@@ -10,6 +10,7 @@ NKI kernels add `<kernel>.debuginfo.json`, a tree of functions, loop iterations 
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 
 import numpy as np
@@ -114,8 +115,7 @@ def _split(content: bytes) -> tuple[list[tuple[int, protobuf.Value]], Spans]:
     # Entries follow each other in the millions, so this loop takes them without the generality of protobuf.fields.
     view = memoryview(content)
     header: list[tuple[int, protobuf.Value]] = []
-    start: list[int] = []
-    end: list[int] = []
+    start, end = array("q"), array("q")
     at, size = 0, len(view)
     while at < size:
         key = view[at]

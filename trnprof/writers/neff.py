@@ -57,7 +57,7 @@ def write_neff(neff: Neff, path: Path) -> None:
     }
     if neff.hlo_stats:
         members["hlo_stats.json"] = _json(neff.hlo_stats)
-    members |= {f"debug_info/{name}": _debug_level(level) for name, level in neff.levels.items()}
+    members |= {f"debug_info/{name}": _debug_level(level) for name, level in sorted(neff.levels.items())}
     if neff.kernels:
         members["kernel_debug_info.json"] = _json(
             {
