@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trnprof.profile import ENGINES, TABLE_SPECS, int64_of
+from trnprof.profile import ENGINES, TABLE_SPECS, codes_of, int64_of
 from trnprof.readers import cells
 from trnprof.readers.cells import Oddities, RawColumn
 from trnprof.readers.issue_log import IssueLog
@@ -48,14 +48,13 @@ _ORDER: dict[str, tuple[str, ...]] = {
     "instructions": ("pcore_idx", "start_ts", "engine", "end_ts", "pc", "id"),
     "dma_packets": ("pcore_idx", "start_ts", "engine_idx", "queue_idx", "end_ts", "packet_idx", "id"),
     "dma_transfers": ("pcore_idx", "start_ts", "queue_idx", "end_ts", "id"),
-    # Two updates of one semaphore within one nanosecond stay in the capture's order, which is the device's.
     "semaphores": ("pcore_idx", "timestamp"),
     "collectives": ("pcore_idx", "start_ts", "stream_id", "end_ts", "op_id", "operation"),
     "throttle": ("pcore_idx", "timestamp", "duration", "k"),
     "kernels": ("pcore_idx", "start_ts", "end_ts", "name"),
     "sources": (),
 }
-"""Sort keys: enough that the order of the capture's rows does not show in the result."""
+"""Sort keys; rows that agree in all of them are sorted by their other columns, so that the capture's order never shows."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +189,9 @@ def place_on_clock(
             if pa.types.is_dictionary(column.type):
                 table = table.set_column(position, column, cells.canonical_names(table[column.name]))
         keys = _ORDER[name]
-        placed[name] = _in_order(table, keys[:2] if how.own else keys)
+        # Two updates of one semaphore in one nanosecond stay in the capture's order, which is the device's.
+        ties = name != "semaphores" and not how.own
+        placed[name] = _in_order(table, keys[:2] if how.own else keys, break_ties=ties)
     return placed, window
 
 
@@ -225,8 +226,7 @@ def _numeric(
     numbers, found = cells.integers(values, wanted, scales.get(column, cells.UNITY))
     if column in TIMES:
         # Differences of two times must fit 64 bits too.
-        sane = pc.less(pc.abs(pc.fill_null(numbers, 0)), MAX_TIME_NS)
-        numbers = pc.if_else(sane, numbers, pa.scalar(None, pa.int64()))
+        numbers = pc.if_else(_is_sane(numbers), numbers, pa.scalar(None, pa.int64()))
         if required:
             rows.reject(_nulls(numbers) & _had_value(values), "a time that is no finite number")
             found.empty = found.inexact = found.unreadable = 0
@@ -253,10 +253,18 @@ def _ends(
     lengths = _numeric("duration_ns", pa.int64(), durations, scales, rows, required=False)
     if ends is None:
         rows.reject(_nulls(lengths) & _had_value(durations), "a duration that is no finite number")
-    sane = pc.less(pc.abs(pc.fill_null(lengths, 0)), MAX_TIME_NS)
-    rows.reject(~sane.to_numpy(zero_copy_only=False), "a duration of more than a century")
+    sane = _is_sane(lengths)
     computed = pc.add(columns["start_ts"], pc.if_else(sane, lengths, 0))
+    fits = pc.and_(sane, _is_sane(computed)).to_numpy(zero_copy_only=False)
+    rows.reject(~fits, "an end more than a century away")
+    computed = pc.if_else(pa.array(fits), computed, columns["start_ts"])
     return computed if ends is None else pc.coalesce(ends, computed)
+
+
+def _is_sane(numbers: pa.Array) -> pa.Array:
+    """Which numbers lie within MAX_TIME_NS of zero (nulls count as 0)."""
+    known = pc.fill_null(numbers, 0)
+    return pc.and_(pc.less(known, MAX_TIME_NS), pc.greater(known, -MAX_TIME_NS))
 
 
 def _core_numbers(raw: RawColumn | None, how: Conversion, rows: _Rows) -> pa.Array | None:
@@ -369,22 +377,27 @@ def _shifted(table: pa.Table, zero: int) -> pa.Table:
     return table
 
 
-def _in_order(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
-    """Rows sorted by the keys that the table has; equal rows keep their order."""
+def _in_order(table: pa.Table, keys: tuple[str, ...], *, break_ties: bool) -> pa.Table:
+    """Rows sorted by the keys that the table has; equal ones by all their other columns, or else as they came."""
     present = [key for key in keys if key in table.column_names]
     if not present or len(table) < 2:
         return table
-    ranks = []
-    for key in present:
-        column = table[key]
-        if pa.types.is_dictionary(column.type):
-            # After canonical_names a code is its name's rank.
-            array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-            ranks.append(array.indices.fill_null(-1).to_numpy(zero_copy_only=False))
-        else:
-            ranks.append(int64_of(column, null=-1))
+    ranks = [_rank(table[key]) for key in present]
     order = np.lexsort(ranks[::-1])
+    if break_ties and bool(np.all([rank[order[1:]] == rank[order[:-1]] for rank in ranks], axis=0).any()):
+        ranks += [_rank(table[column]) for column in table.column_names if column not in present]
+        order = np.lexsort(ranks[::-1])
     return table if np.array_equal(order, np.arange(len(order))) else table.take(pa.array(order))
+
+
+def _rank(column: pa.ChunkedArray) -> npt.NDArray[np.generic]:
+    """Numbers that sort as the column does, nulls first."""
+    if pa.types.is_dictionary(column.type):
+        # After canonical_names a code is its name's rank.
+        return codes_of(column)[0]
+    if pa.types.is_floating(column.type):
+        return column.fill_null(-np.inf).to_numpy()
+    return int64_of(column.cast(pa.int64()) if pa.types.is_boolean(column.type) else column, null=-1)
 
 
 def _nulls(array: pa.Array) -> npt.NDArray[np.bool_]:

@@ -224,7 +224,7 @@ def _read_table(
             parts.append(typed_table(name, raw, count, how, log, scales))
         except MissingColumnError as error:
             raise InputDataError(
-                f"{vendor.explorer} lacks the column {error.column}"
+                f"{vendor.explorer} lacks a plain column {error.column}"
                 + (" though the profile has several cores" if error.column == "pcore_idx" else "")
                 + f" (its columns: {_shown(file)}); convert with another neuron-explorer version, or give the .ntff",
                 path=file,

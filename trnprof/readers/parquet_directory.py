@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from trnprof.errors import InputDataError, InputMissingError
@@ -87,12 +88,13 @@ class ParquetDirectory:
         for file in self._files(table):
             with reading(file):
                 opened = pq.ParquetFile(file)
-                held = opened.schema_arrow.names
+                # A list in one cell may stand for any number of values; no column that is wanted is one.
+                held = [part.name for part in opened.schema_arrow if not pa.types.is_nested(part.type)]
                 bound = {
                     column: next((name for name in aliases if name in held), None) for column, aliases in wanted.items()
                 }
                 present = list(dict.fromkeys(name for name in bound.values() if name is not None))
-                _check_claims(opened.metadata, present, file)
+                _check_claims(opened.metadata, file)
                 read = pq.ParquetFile(file, read_dictionary=_text_names(opened.schema_arrow, present)).read(
                     columns=present
                 )
@@ -115,7 +117,7 @@ class ParquetDirectory:
                     raise InputDataError(
                         f"{opened.metadata.num_rows:,} rows where a few belong; not a profile", path=file
                     )
-                _check_claims(opened.metadata, opened.schema_arrow.names, file)
+                _check_claims(opened.metadata, file)
                 read = opened.read()
                 cells = [_cells(_one_array(column)) for column in read.columns]
             rows += [dict(zip(read.column_names, row, strict=True)) for row in zip(*cells, strict=True)]
@@ -151,19 +153,14 @@ def reading(file: Path) -> Iterator[None]:
         ) from None
 
 
-def _check_claims(metadata: pq.FileMetaData, present: list[str], file: Path) -> None:
+def _check_claims(metadata: pq.FileMetaData, file: Path) -> None:
     size = file.stat().st_size
     if metadata.num_rows > max(_ALWAYS_READ_ROWS, MAX_ROWS_PER_BYTE * size):
         raise InputDataError(
             f"claims {metadata.num_rows:,} rows in {size:,} bytes; damaged, or not a profile", path=file
         )
-    unpacked = 0
-    for group in range(metadata.num_row_groups):
-        chunks = metadata.row_group(group)
-        for place in range(chunks.num_columns):
-            chunk = chunks.column(place)
-            if chunk.path_in_schema.split(".")[0] in present:
-                unpacked += chunk.total_uncompressed_size
+    # Not by column: pyarrow aborts the process when a damaged column chunk is looked at.
+    unpacked = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
     if unpacked > max(_ALWAYS_READ_BYTES, MAX_UNPACKED_RATIO * size):
         raise InputDataError(f"unpacks to {unpacked:,} bytes from {size:,}; damaged, or not a profile", path=file)
 
@@ -174,6 +171,9 @@ def _text_names(schema: pa.Schema, present: list[str]) -> list[str]:
 
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    if pa.types.is_dictionary(column.type):
+        for chunk in column.chunks:
+            _check_codes(chunk)
     if column.num_chunks == 1:
         return column.chunk(0)
     if not column.num_chunks:
@@ -181,6 +181,14 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
     if pa.types.is_dictionary(column.type):
         column = column.unify_dictionaries()
     return pa.concat_arrays(column.chunks)
+
+
+def _check_codes(array: pa.DictionaryArray) -> None:
+    """pyarrow trusts the codes in a file; a damaged one would be looked up beyond its dictionary."""
+    extremes = pc.min_max(array.indices)
+    low, high = extremes["min"].as_py(), extremes["max"].as_py()
+    if low is not None and not 0 <= low <= high < len(array.dictionary):
+        raise pa.ArrowInvalid("a dictionary code beyond its dictionary")
 
 
 def _cells(array: pa.Array) -> list[object]:
