@@ -543,8 +543,10 @@ def test_real_waits_and_updates_agree_with_the_text(real: tuple[dict[str, Any], 
         printed = re.findall(r"([SE])\[(\d+)\](?: \(\w+\))?(?:==|>=)(\d+)", text)
         assert (row["wait_semaphore_idx"] is not None) == bool(printed)
         if printed:
-            assert (row["wait_semaphore_idx"], row["wait_value"]) == (int(printed[0][1]), int(printed[0][2]))
-            assert (row["wait_condition"] == "event") == (printed[0][0] == "E")
+            kind, number, value = printed[0]
+            assert row["wait_semaphore_idx"] == int(number)
+            assert row["wait_value"] == (int(value) if kind == "S" else None)
+            assert (row["wait_condition"] == "event") == (kind == "E")
         updated = re.findall(r"S\[(\d+)\][^=<>]*?(?:\+\+|--|\+?=\d+)@complete| semaphore=(\d+) ", text)
         assert row["update_semaphore_idx"] == (int(updated[0][0] or updated[0][1]) if updated else None)
 

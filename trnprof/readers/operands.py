@@ -8,7 +8,8 @@ The text begins with what the instruction waits for and what it updates, for exa
     semaphore=8 sem_increment=16 src_elem_size=...      the DMA that it starts adds 16 to semaphore 8
 
 A dollar sign stands where the profiler knows no name for the semaphore. An EVENT_SEMAPHORE may wait for two semaphores;
-the first one printed is kept. Setting an event (`$E[1]+@complete`) updates no semaphore.
+the first one printed is kept. An event is waited for until it is set, so the wait has no value; setting an event
+(`$E[1]+@complete`) updates no semaphore.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def wait_columns(operands: pa.DictionaryArray) -> dict[str, pa.Array]:
         if wait is None:
             waits.append((None, None, None))
         else:
-            waits.append((int(wait[2]), "event" if wait[1] == "E" else wait[3], int(wait[4])))
+            is_event = wait[1] == "E"
+            waits.append((int(wait[2]), "event" if is_event else wait[3], None if is_event else int(wait[4])))
         updates.append(int(update[1]) if update else None)
     rows = operands.indices
     return {
