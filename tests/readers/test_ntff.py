@@ -87,6 +87,7 @@ def check_instructions(case: Case) -> None:
 
 
 def check_flops(case: Case) -> None:
+    assert case.ours.instructions is not None
     assert pc.sum(case.ours.instructions["raw_flops"]).as_py() == case.theirs["summary"][0]["hardware_flops"]
 
 

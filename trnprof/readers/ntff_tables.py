@@ -199,8 +199,9 @@ class CoreReader:
         # the window ends, in whole ns as the vendor has it.
         last_ps = self.duration_ps // 1000 * 1000
         until_ps = np.minimum(np.append(time_ps[1:], last_ps)[: len(rows)], last_ps)
+        keep = (time_ps <= self.duration_ps) & ((time_ps >= 0) | (until_ps > 0))
         time_ps = np.maximum(time_ps, 0)
-        keep = time_ps < until_ps
+        until_ps = np.maximum(until_ps, time_ps)
         rows, time_ps, until_ps = rows[keep], time_ps[keep], until_ps[keep]
         payload = records["payload"][rows]
         kinds = (payload >> np.uint32(8) & np.uint32(0xFF)).astype(np.int32)
