@@ -44,6 +44,7 @@ def info(
     from trnprof.analyzers.capture_summary import summarize_capture
     from trnprof.analyzers.data_quality import assess_data_quality
     from trnprof.cli.answer import deliver
+    from trnprof.findings import data_quality
     from trnprof.profile import Provenance
     from trnprof.readers import read_profile
     from trnprof.readers.detect import Format, detect_format
@@ -57,9 +58,11 @@ def info(
 
         program = summarize_neff(read_neff(path))
         origin = Provenance.MODELLED if program.modelled else "compiled"
+        noted = tuple(data_quality(issue.code, count=issue.count, detail=issue.detail) for issue in program.issues)
         report = Report(
             command="info",
             inputs=(InputFile(str(path), str(found), sha256_of(path), str(origin)),),
+            data_quality=noted,
             result=neff_json(program, full=full),
         )
         return deliver(
@@ -67,8 +70,8 @@ def info(
             form=form,
             output=output,
             force=force,
-            text=lambda: neff_text(str(path), program),
-            markdown=lambda: neff_markdown(str(path), program),
+            text=lambda: neff_text(str(path), program, noted),
+            markdown=lambda: neff_markdown(str(path), program, noted),
             strict=strict,
         )
     from trnprof.render.info import capture_json, capture_markdown, capture_text

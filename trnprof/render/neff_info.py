@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from trnprof.analyzers.neff_summary import CoreProgram, NeffSummary, QueueProgram, Tensor
+from trnprof.findings import DataQuality
 from trnprof.profile import ENGINES
 from trnprof.render.markdown import escaped
+from trnprof.render.quality import quality_lines, quality_markdown
 from trnprof.render.text import byte_count, printable, table, wrapped
 
 _TENSORS_SHOWN = 12
@@ -82,9 +84,11 @@ def _busiest(core: CoreProgram) -> tuple[QueueProgram, ...]:
     return tuple(queue for queue in core.queues if queue in kept)
 
 
-def neff_text(path: str, summary: NeffSummary) -> str:
+def neff_text(path: str, summary: NeffSummary, quality: tuple[DataQuality, ...]) -> str:
     """The same for a terminal."""
     blocks = [printable(path), "\n".join(f"  {name:<12}{value}" for name, value in _facts(summary))]
+    if quality:
+        blocks.append(quality_lines(quality))
     rows = [
         [
             f"{core.core} ({printable(core.subgraph, 16)})",
@@ -150,9 +154,9 @@ def _queue_text(core: CoreProgram) -> str:
     )
 
 
-def neff_markdown(path: str, summary: NeffSummary) -> str:
+def neff_markdown(path: str, summary: NeffSummary, quality: tuple[DataQuality, ...]) -> str:
     """The same as Markdown."""
-    lines = [f"# {escaped(path)}", "", "| | |", "|---|---|"]
+    lines = [f"# {escaped(path)}", "", *quality_markdown(quality), "| | |", "|---|---|"]
     lines += [f"| {name} | {escaped(value)} |" for name, value in _facts(summary)]
     lines += ["", "| core | " + " | ".join(ENGINES) + " | static rings |", "|---|" + "---:|" * (len(ENGINES) + 1)]
     for core in summary.cores:
