@@ -91,7 +91,7 @@ def test_any_text_gives_numbers_that_fit_or_none(text: str) -> None:
 
 def test_long_hostile_text_takes_no_time() -> None:
     texts = ["S[1] (" * 500_000, "S[" + "1" * 3_000_000, "S[1]" * 500_000, "semaphore=1 " * 300_000]
-    started = time.perf_counter()
+    started = time.process_time()
     for text in texts:
         parse(text)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1

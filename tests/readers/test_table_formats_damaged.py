@@ -139,10 +139,10 @@ def test_a_run_length_bomb_is_refused(directory: Path) -> None:
             writer.write_table(batch)
     assert (directory / "DmaPacket.parquet").stat().st_size < 2 << 20
     _without_marker(directory)
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(InputDataError, match="claims 200,000,000 rows"):
         read_explorer_parquet(directory)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_a_long_name_repeated_a_million_times_stays_one_name(directory: Path) -> None:
