@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+from trnprof.finding_codes import FINDING_CODES
 from trnprof.findings import DATA_QUALITY_CODES
 from trnprof.render.codes import codes_markdown
 
@@ -24,6 +25,11 @@ def test_every_code_used_is_registered() -> None:
         for path in (ROOT / folder).rglob("*.py"):
             used |= set(re.findall(r"\bDQ\d{3}\b", path.read_text(encoding="utf-8")))
     assert used == set(DATA_QUALITY_CODES)
+
+
+def test_every_finding_raised_is_registered() -> None:
+    text = (ROOT / "analyzers/findings.py").read_text(encoding="utf-8")
+    assert set(re.findall(r'"([A-Z]{2,4}\d{3})"', text)) == set(FINDING_CODES)
 
 
 def test_packages_listed_are_the_packages_there() -> None:

@@ -52,9 +52,13 @@ class Finding:
     code: str
     title: str
     cost_ns: int | None
+    """Time that the symptom takes; None: not known."""
     share: float | None
+    """The cost's share of the window."""
     evidence: dict[str, object] = field(default_factory=dict)
     advice: str = ""
+    ceiling_ns: int | None = None
+    """What no change of this kind alone can save more than; None: not known. Never a promised gain."""
 
 
 _CAPTURE_AGAIN = "capture again: neuron-explorer capture -n model.neff -s step.ntff --profile-nth-exec=2"
