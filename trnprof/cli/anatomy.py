@@ -21,7 +21,9 @@ from trnprof.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from trnprof.cli.captures import OpenCaptures
     from trnprof.render.anatomy import AnatomyView
+    from trnprof.render.envelope import Report
 
 EXAMPLES = (
     "trnprof anatomy step.ntff",
@@ -60,28 +62,15 @@ def anatomy(
     The parts add up to the execution's window exactly, for every physical core.
     """
     from trnprof.cli.answer import deliver
-    from trnprof.cli.captures import account, folder_quality, inputs_of, open_captures
+    from trnprof.cli.captures import folder_quality, open_captures
     from trnprof.hardware import parse_bandwidth
-    from trnprof.render.anatomy import anatomy_json, anatomy_markdown, anatomy_text
-    from trnprof.render.envelope import Report
+    from trnprof.render.anatomy import anatomy_markdown, anatomy_text
     from trnprof.render.quality import quality_lines
 
-    chosen = parse_bandwidth(bandwidth)
+    parse_bandwidth(bandwidth)  # a wrong one is said before anything is read
     opened = open_captures(path, neff=neff)
-    views: list[AnatomyView] = [account(capture, hardware=hardware, bandwidth=chosen) for capture in opened.captures]
+    report, views = anatomy_report(opened, hardware=hardware, bandwidth=bandwidth, full=full)
     around = folder_quality(opened)
-    first = views[0].anatomy
-    report = Report(
-        command="anatomy",
-        inputs=inputs_of(opened),
-        hardware={
-            "name": first.hardware,
-            "bandwidth_bytes_per_s": first.bandwidth.bytes_per_s,
-            "source": first.bandwidth.source,
-        },
-        data_quality=(*around, *(entry for view in views for entry in view.data_quality)),
-        result=anatomy_json(views, full=full),
-    )
 
     if html is not None:
         from trnprof.cli.answer import write_page
@@ -103,3 +92,32 @@ def anatomy(
         markdown=lambda: "\n".join(anatomy_markdown(view) for view in views),
         strict=strict,
     )
+
+
+def anatomy_report(
+    opened: OpenCaptures, *, hardware: str | None, bandwidth: str, full: bool
+) -> tuple[Report, list[AnatomyView]]:
+    """The report of the captures' anatomy and the accounts that it was made of.
+
+    Raises: UsageError for an unknown hardware name or bandwidth; InputDataError for a capture without a window.
+    """
+    from trnprof.cli.captures import account, folder_quality, inputs_of
+    from trnprof.hardware import parse_bandwidth
+    from trnprof.render.anatomy import anatomy_json
+    from trnprof.render.envelope import Report
+
+    chosen = parse_bandwidth(bandwidth)
+    views = [account(capture, hardware=hardware, bandwidth=chosen) for capture in opened.captures]
+    first = views[0].anatomy
+    report = Report(
+        command="anatomy",
+        inputs=inputs_of(opened),
+        hardware={
+            "name": first.hardware,
+            "bandwidth_bytes_per_s": first.bandwidth.bytes_per_s,
+            "source": first.bandwidth.source,
+        },
+        data_quality=(*folder_quality(opened), *(entry for view in views for entry in view.data_quality)),
+        result=anatomy_json(views, full=full),
+    )
+    return report, views
