@@ -218,10 +218,15 @@ def measure_anatomy(profile: Profile, hardware: str, bandwidth: Bandwidth) -> An
 
     Reads:  profile.instructions (start_ts, end_ts, engine, opcode, compiler_pc, hbm_*_bytes, wait_semaphore_idx),
             dma_packets (or dma_transfers where packets are absent), collectives, kernels, semaphores, throttle; ns.
-    Raises: InputDataError if the capture has no execution window;
+    Raises: InputDataError if the capture has no execution window, or no instructions (a summary has none);
             InconsistencyError if the parts do not add up to the window (checked on every core).
     Source: the published decode-step anatomy of TrnRT on GLM-5.3-Flash; the definitions are DESIGN.md section 4.
     """
+    if profile.instructions is None:
+        raise InputDataError(
+            f"a capture of format {profile.metadata.format} without a table of instructions: the step cannot be split "
+            "into parts; `trnprof info` prints what it holds"
+        )
     accounts, works = [], []
     for core in profile.metadata.cores:
         if core.window_end_ts <= core.window_start_ts:

@@ -259,3 +259,22 @@ def test_a_program_without_its_capture_is_named(trnprof: Run, example: Path, tmp
     (entry,) = [entry for entry in envelope["data_quality"] if entry["code"] == "DQ015"]
     assert entry["count"] == 1 and "never_ran.neff" in entry["message"]
     assert len(envelope["result"]["cores"]) == 2
+
+
+SUMMARY = {"total_time": 0.000038091607, "hbm_read_bytes": 851968, "tensor_engine_active_time": 1.7369143e-05}
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_summary_is_printed_but_not_split(trnprof: Run, tmp_path: Path, form: str) -> None:
+    """Metrics without a timeline: info lists them, anatomy says what is missing instead of calling it zero."""
+    path = tmp_path / "summary"
+    if form == "json":
+        path.write_text(json.dumps([SUMMARY | {f"metric_{k}": k for k in range(5)}]), encoding="utf-8")
+    else:
+        lines = ["model 1234", *(f"{name}    {value}" for name, value in SUMMARY.items())]
+        path.write_text("\n".join([*lines, *(f"metric_{k}  {k}" for k in range(5))]) + "\n", encoding="utf-8")
+    refused = trnprof("anatomy", "summary")
+    assert refused.returncode == 65 and "without a table of instructions" in one_line(refused.stderr)
+    result = json.loads(trnprof("info", "summary", "--format", "json").stdout)["result"]
+    assert result["summary"]["hbm_read_bytes"] == 851968
+    assert result["cores"][0]["window_ns"] == 38091

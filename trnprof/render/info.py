@@ -22,6 +22,7 @@ def capture_json(summary: CaptureSummary) -> dict[str, object]:
         "neff_uuid": metadata.neff_uuid,
         "versions": {printable(name): printable(text) for name, text in sorted(metadata.versions.items())},
         "row_counts": summary.row_counts,
+        "summary": _metrics(summary),
         "not_captured": summary.missing,
         "cores": [
             {
@@ -61,6 +62,11 @@ def capture_text(path: str, summary: CaptureSummary, quality: tuple[DataQuality,
     blocks.append(
         "tables\n" + table(["table", "rows"], [[name, _count(count)] for name, count in summary.row_counts.items()])
     )
+    metrics = _metrics(summary)
+    if metrics:
+        blocks.append(
+            "the vendor's summary, in its units\n" + table(["metric", "value"], list(map(_pair, metrics.items())))
+        )
     if summary.missing:
         lines = [f"{name}: without it nothing is said of {meaning}" for name, meaning in summary.missing.items()]
         blocks.append("not captured\n" + "\n".join(wrapped(line, indent="    ", first="  ") for line in lines))
@@ -97,6 +103,21 @@ def _facts(summary: CaptureSummary) -> list[tuple[str, str]]:
         facts.append(("DMA per core", rate(metadata.dma_bandwidth_bytes_per_s)))
     facts += sorted(metadata.versions.items())
     return [(name, printable(value)) for name, value in facts]
+
+
+def _metrics(summary: CaptureSummary) -> dict[str, int | float | str]:
+    """The vendor's summary metrics, where they are all that a capture holds."""
+    if any(count is not None for count in summary.row_counts.values()):
+        return {}
+    return {
+        printable(name): printable(value) if isinstance(value, str) else value
+        for name, value in sorted(summary.metadata.summary.items())
+    }
+
+
+def _pair(metric: tuple[str, int | float | str]) -> list[str]:
+    name, value = metric
+    return [name, f"{value:,}" if isinstance(value, int) else str(value)]
 
 
 def _count(count: int | None) -> str:
