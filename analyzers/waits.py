@@ -179,9 +179,9 @@ def _producers(
 
     # Who updates each semaphore, as the instruction stream says: the fallback for updates that come over the bus.
     by_stream = np.full(_SEMAPHORE_COUNT, -1, np.int64)
-    for semaphore, label in _stream_updaters(instructions).items():
-        if 0 <= semaphore < _SEMAPHORE_COUNT:
-            by_stream[semaphore] = label_index(label)
+    for index, label in _stream_updaters(instructions).items():
+        if 0 <= index < _SEMAPHORE_COUNT:
+            by_stream[index] = label_index(label)
 
     known = (blocked.semaphore >= 0) & (blocked.semaphore < _SEMAPHORE_COUNT)
     semaphore = np.where(known, blocked.semaphore, 0)
