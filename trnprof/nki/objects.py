@@ -118,16 +118,16 @@ class nc_version(_Constant):
     gen3 = 3
     gen4 = 4
 
-    def __lt__(self, other: nc_version) -> bool:
+    def __lt__(self, other: Any) -> bool:
         return int(self.value) < int(getattr(other, "value", other))
 
-    def __le__(self, other: nc_version) -> bool:
+    def __le__(self, other: Any) -> bool:
         return int(self.value) <= int(getattr(other, "value", other))
 
-    def __gt__(self, other: nc_version) -> bool:
+    def __gt__(self, other: Any) -> bool:
         return int(self.value) > int(getattr(other, "value", other))
 
-    def __ge__(self, other: nc_version) -> bool:
+    def __ge__(self, other: Any) -> bool:
         return int(self.value) >= int(getattr(other, "value", other))
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import linecache
 import sys
-import sysconfig
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from trnprof.nki.loops import WORTHWHILE_OPERATIONS, LoopIndex, LoopRun
+from trnprof.nki.origin import is_user_code
 from trnprof.nki.recording import (
     Access,
     Allocation,
@@ -34,9 +33,6 @@ if TYPE_CHECKING:
 EVENT_LIMIT = 1_000_000
 """Operations one program may record one by one (about 1 KB each); repeated loop bodies count once."""
 
-_OWN = str(Path(__file__).resolve().parent.parent)
-_STDLIB = sysconfig.get_path("stdlib")
-
 _current: list[Recorder] = []
 
 
@@ -47,20 +43,6 @@ def current_recorder() -> Recorder | None:
 
 class RecordingLimitError(Exception):
     """The kernel records more than trnprof is willing to hold."""
-
-
-_user_code: dict[CodeType, bool] = {}
-
-
-def is_user_code(code: CodeType) -> bool:
-    """Is it the user's line, not ours, the standard library's or generated code?"""
-    known = _user_code.get(code)
-    if known is None:
-        name = code.co_filename
-        library = name.startswith(_STDLIB) and "-packages" not in name
-        known = not (library or name.startswith((_OWN, "<")) or "-packages/numpy/" in name)
-        _user_code[code] = known
-    return known
 
 
 class Recorder:
@@ -103,7 +85,6 @@ class Recorder:
         self._first_storage: dict[LoopRun, int] = {}
         self._sites: dict[tuple[tuple[CodeType, int], ...], Site] = {}
         self._frames: dict[tuple[CodeType, int], Frame] = {}
-        self._user_modules: tuple[str, ...] | None = None
 
     def __enter__(self) -> Recorder:
         _current.append(self)
@@ -186,14 +167,6 @@ class Recorder:
     def state_after_iteration(self, frame: FrameType, loop: LoopRun) -> Any:
         """See state.py."""
         return state_after_iteration(self, frame, loop)
-
-    def user_modules(self) -> tuple[str, ...]:
-        """Names of modules whose data a kernel may change: those loaded from the user's files."""
-        return tuple(
-            name
-            for name, module in list(sys.modules.items())
-            if module is not None and is_user_file(getattr(module, "__file__", None)) and not name.startswith("trnprof")
-        )
 
     def serial(self) -> int:
         """A number for something created now, ordered with the storages."""
@@ -325,13 +298,6 @@ def _span(loop: LoopRun, iteration: int, loops: dict[LoopRun, Loop]) -> LoopSpan
     if known is None:
         known = loops[loop] = Loop(loop.id, loop.kind, loop.site, loop.count, loop.bound)
     return LoopSpan(known, iteration, loop.repeats.get(iteration, 1))
-
-
-def is_user_file(name: Any) -> bool:
-    """Is the file neither ours, nor the standard library's, nor an installed package's?"""
-    if not isinstance(name, str):
-        return False
-    return not (name.startswith((_OWN, _STDLIB)) or "site-packages" in name or "dist-packages" in name)
 
 
 def _line(code: CodeType, position: int) -> int:

@@ -10,7 +10,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from trnprof.nki.objects import NKIObject
-from trnprof.nki.recorder import Recorder, current_recorder, is_user_code
+from trnprof.nki.origin import is_user_code
+from trnprof.nki.recorder import Recorder, current_recorder
 from trnprof.nki.tensor import DeviceValueError
 
 if TYPE_CHECKING:

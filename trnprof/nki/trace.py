@@ -13,7 +13,8 @@ from trnprof.nki.launch import Kernel, Session
 from trnprof.nki.loops import KernelRange
 from trnprof.nki.modules import install_nki_modules
 from trnprof.nki.operations.table import OutsideKernelError
-from trnprof.nki.recorder import RecordingLimitError, is_user_code, is_user_file
+from trnprof.nki.origin import is_user_code, is_user_file
+from trnprof.nki.recorder import RecordingLimitError
 from trnprof.nki.recording import Frame, Recording, Site
 from trnprof.nki.tensor import DeviceValueError
 
