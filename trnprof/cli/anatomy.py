@@ -65,6 +65,7 @@ def anatomy(
     from trnprof.cli.captures import folder_quality, open_captures
     from trnprof.hardware import parse_bandwidth
     from trnprof.render.anatomy import anatomy_markdown, anatomy_text
+    from trnprof.render.envelope import within_answer
     from trnprof.render.quality import quality_lines
 
     parse_bandwidth(bandwidth)  # a wrong one is said before anything is read
@@ -84,7 +85,7 @@ def anatomy(
         return "\n".join([*blocks, *(anatomy_text(view) for view in views)])
 
     return deliver(
-        report,
+        report if full else within_answer(report),
         form=form,
         output=output,
         force=force,
@@ -101,7 +102,7 @@ def anatomy_report(
 
     Raises: UsageError for an unknown hardware name or bandwidth; InputDataError for a capture without a window.
     """
-    from trnprof.cli.captures import account, folder_quality, inputs_of
+    from trnprof.cli.captures import account, findings_of, folder_quality, inputs_of
     from trnprof.hardware import parse_bandwidth
     from trnprof.render.anatomy import anatomy_json
     from trnprof.render.envelope import Report
@@ -119,5 +120,6 @@ def anatomy_report(
         },
         data_quality=(*folder_quality(opened), *(entry for view in views for entry in view.data_quality)),
         result=anatomy_json(views, full=full),
+        findings=findings_of(views),
     )
     return report, views

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trnprof.analyzers.anatomy import measure_anatomy
 from trnprof.analyzers.data_quality import assess_data_quality
+from trnprof.analyzers.findings import find_findings
 from trnprof.errors import InputDataError, UsageError
-from trnprof.findings import DataQuality, data_quality
+from trnprof.findings import DataQuality, Finding, data_quality
 from trnprof.hardware import bandwidth_for, hardware_of
 from trnprof.profile import Profile
 from trnprof.readers import read_profile
@@ -86,7 +87,18 @@ def account(capture: OpenCapture, *, hardware: str | None, bandwidth: str | int)
         instance_type=metadata.instance_type,
         anatomy=result,
         data_quality=assess_data_quality(capture.profile, result),
+        findings=find_findings(capture.profile, result, table),
     )
+
+
+def findings_of(views: list[AnatomyView]) -> tuple[Finding, ...]:
+    """The findings of every capture, the highest ceiling first; of several captures each says which input it is of."""
+    found = [
+        finding if len(views) == 1 else replace(finding, evidence={"input": index, **finding.evidence})
+        for index, view in enumerate(views)
+        for finding in view.findings
+    ]
+    return tuple(sorted(found, key=lambda finding: -(finding.ceiling_ns or 0)))
 
 
 def folder_quality(opened: OpenCaptures) -> tuple[DataQuality, ...]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from trnprof.analyzers.anatomy import SHORT_INSTRUCTION_NS, Anatomy, CoreAnatomy, Gap
 from trnprof.analyzers.data_quality import is_incomplete
-from trnprof.findings import DataQuality
+from trnprof.findings import DataQuality, Finding
 from trnprof.profile import ENGINES
+from trnprof.render.findings import findings_markdown, findings_text
 from trnprof.render.quality import quality_lines, quality_markdown
 from trnprof.render.text import WIDTH, bar, byte_count, duration, percent, printable, rate, table, wrapped
 
@@ -54,6 +55,7 @@ class AnatomyView:
     instance_type: str | None
     anatomy: Anatomy
     data_quality: tuple[DataQuality, ...]
+    findings: tuple[Finding, ...] = ()
 
 
 def parts_ns(core: CoreAnatomy) -> dict[str, int | None]:
@@ -205,6 +207,7 @@ def anatomy_text(view: AnatomyView) -> str:
             f"the pair (information only): either core works {duration(anatomy.pair.either_works_ns)}, "
             f"both {duration(anatomy.pair.both_work_ns)}"
         )
+    blocks.append(findings_text(view.findings))
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
@@ -367,6 +370,7 @@ def anatomy_markdown(view: AnatomyView) -> str:
             lines += ["", "| waits ended by | ns | count |", "|---|---:|---:|"]
             lines += [f"| {_md(e.producer)} | {e.wait_ns:,} | {e.wait_count:,} |" for e in core.wait_producers]
         lines.append("")
+    lines += findings_markdown(view.findings)
     bandwidth = view.anatomy.bandwidth
     lines.append(f"Bandwidth used: {rate(bandwidth.bytes_per_s)} ({_md(bandwidth.source)}).")
     return "\n".join(lines) + "\n"

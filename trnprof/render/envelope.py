@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trnprof.findings import DataQuality, Finding
+from trnprof.render.findings import finding_json
 from trnprof.version import __version__
 
 SCHEMA_VERSION = 1
@@ -55,10 +56,25 @@ def envelope_json(report: Report) -> str:
                 for entry in report.data_quality
             ],
             "result": report.result,
-            "findings": [vars(finding) for finding in report.findings],
+            "findings": [finding_json(finding) for finding in report.findings],
             "error": None,
         }
     )
+
+
+ANSWER_BYTES = 8192
+"""What an answer as JSON takes by default, for an agent's sake; --full has no bound."""
+
+
+def within_answer(report: Report) -> Report:
+    """The report without the findings of the lowest ceilings that an answer has no room for; how many is in the result."""
+    shorter = report
+    for kept in range(len(report.findings) - 1, -1, -1):
+        if len(envelope_json(shorter)) <= ANSWER_BYTES:
+            break
+        rest = {"count": len(report.findings) - kept, "see": "--full lists every finding"}
+        shorter = replace(report, findings=report.findings[:kept], result=report.result | {"findings_rest": rest})
+    return shorter
 
 
 def error_json(command: str, *, kind: str, message: str, path: str | None, exit_code: int, code: str | None) -> str:
