@@ -94,7 +94,8 @@ def packet(start_ns: int, end_ns: int, **columns: Any) -> dict[str, Any]:
 
 
 def table(name: str, rows: list[dict[str, Any]]) -> pa.Table:
-    return make_table(name, {column: [row[column] for row in rows] for column in rows[0]})
+    columns = dict.fromkeys(column for row in rows for column in row)
+    return make_table(name, {column: [row.get(column) for row in rows] for column in columns})
 
 
 def small(*, window_end: int = 1000, provenance: Provenance = Provenance.MODELLED, **tables: Any) -> Profile:

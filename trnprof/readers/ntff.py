@@ -59,6 +59,10 @@ def read_ntff(path: Path, *, neff: Path | None = None) -> Profile:
 def read_ntff_alone(path: Path) -> Profile:
     """The execution that an NTFF captured, from the NTFF's own bytes. Raises what read_ntff raises."""
     container = box.read_container(path)
+    if not container.subgraphs:
+        raise InputDataError(
+            "its metadata names no core: damaged, or nothing was captured; capture it again", path=path
+        )
     marks = [_end_mark(container, subgraph) for subgraph in container.subgraphs]
     window = _execution_window(container, marks)
     if window is None:

@@ -36,6 +36,9 @@ CORE_BLOCK, DMA_BLOCK, COLLECTIVE_BLOCK = range(3)
 INSERT, MODIFY, DELETE = range(3)
 """Kinds of patch that the runtime applies to the compiler's stream."""
 
+_MAX_VERSION = 31
+"""A first byte above it is no version: text begins above it."""
+
 _MAX_FIELDS = 4_000_000
 """Metadata fields read before a file is refused; a small kernel's capture has about 1,000."""
 
@@ -182,6 +185,12 @@ def read_container(path: Path) -> Container:
             path=path,
         )
     version = data[0]
+    if not 0 < version <= _MAX_VERSION:
+        raise InputDataError(
+            f"not an NTFF: it begins with bytes {bytes(data[:8]).hex(' ')}; give the .ntff that neuron-explorer capture "
+            "wrote",
+            path=path,
+        )
     if version not in NTFF_VERSIONS:
         raise InputDataError(
             f"file has NTFF version {version}; supported {NTFF_VERSIONS[0]}-{NTFF_VERSIONS[-1]}; upgrade trnprof, or "
