@@ -64,7 +64,8 @@ def attach_neff(profile: Profile, neff_path: Path) -> Profile:
     Adds to profile.instructions, null where compiler_pc is: compiler_opcode, bir_id, bir_instruction_name,
     kernel_instruction_name, penguin_id, hlo_name, layer, nki_source_location, bir_debug_info_source_location,
     tensor_instruction_type; and fills hbm_read_bytes and hbm_write_bytes in bytes: of static rings from the ring, of
-    dynamic DMAs where the capture does not say. Adds profile.sources and metadata.versions["compiler"].
+    dynamic DMAs where the capture does not say. Names the semaphores of DMA queues in profile.semaphores. Adds
+    profile.sources and metadata.versions["compiler"].
 
     Raises: InputDataError (DQ008) if the NEFF is not the one that the capture ran, or as read_neff.
     """
@@ -73,6 +74,7 @@ def attach_neff(profile: Profile, neff_path: Path) -> Profile:
     from trnprof.profile import INSTRUCTIONS, CaptureIssue
     from trnprof.readers.neff import read_neff
     from trnprof.readers.neff_origins import trace_origins
+    from trnprof.readers.neff_semaphores import name_queue_semaphores
     from trnprof.readers.ntff_container import uuid_matches
 
     neff = read_neff(neff_path)
@@ -113,6 +115,7 @@ def attach_neff(profile: Profile, neff_path: Path) -> Profile:
     return replace(
         profile,
         instructions=pa.table([columns[name] for name in order], names=order),
+        semaphores=None if profile.semaphores is None else name_queue_semaphores(profile.semaphores, neff),
         sources=origins.sources if origins.sources.num_rows else profile.sources,
         metadata=metadata,
         issues=tuple(issues),
