@@ -89,7 +89,7 @@ def profiles(draw: st.DrawFn, *, max_rows: int = 25) -> Profile:
     return Profile(metadata=metadata, **tables)
 
 
-def _stacked(parts: list[dict[str, list[Any]]]) -> dict[str, list[Any]]:
+def _stacked(parts: list[dict[str, list[Any]]]) -> dict[str, object]:
     return {name: [value for part in parts for value in part[name]] for name in parts[0]}
 
 
@@ -140,7 +140,7 @@ def _program(random: np.random.Generator) -> list[dict[str, Any]]:
 
 def _word(random: np.random.Generator, pc: int, compiler_pc: int) -> dict[str, Any]:
     opcode = str(random.choice([*isa.OPCODE_NAMES, *["MATMUL", "DMA_DIRECT2D", "EVENT_SEMAPHORE"] * 60]))
-    condition = random.choice([None, ">=", "==", "event"])
+    condition = (None, ">=", "==", "event")[int(random.integers(0, 4))]
     is_dma = opcode in ("DMA_DIRECT2D", "PSEUDO_DMA_DIRECT2D")
     macs = int(np.prod(random.integers(1, 128, 4))) if opcode == "MATMUL" and random.random() < 0.8 else None
     return {

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -155,7 +156,7 @@ def run() -> str:
             path = Path(folder) / f"{scale}.ntff"
             write_ntff(make_capture(scale * BASE_PACKETS), path)
             size = path.stat().st_size
-            floor, decode = _fastest(lambda path=path: _floor(path)), _fastest(lambda path=path: read_ntff_alone(path))
+            floor, decode = _fastest(partial(_floor, path)), _fastest(partial(read_ntff_alone, path))
             command = [sys.executable, "-c", _MEASURE, str(small), str(path)]
             peak = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
             count = size // RECORD_BYTES
