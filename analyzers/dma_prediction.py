@@ -205,6 +205,12 @@ class PredictedDma:
 
 MAX_CALLERS = 3
 
+LIMIT_NOTES = frozenset(
+    {"out-of-bounds", "tile-limit", "partition-limit", "source-limit", "contraction-mismatch", "size-mismatch"}
+)
+"""Notes of a recording that are findings (HAZ009) and no assumptions."""
+_SAID_OTHERWISE = LIMIT_NOTES | {"trip-count-unknown", "dtype-mismatch-hwdge"}
+
 
 def predict_dma(
     recording: Recording,
@@ -342,7 +348,9 @@ class _Account:
         for entry in self.counted:
             self._by_times[entry.record.unknown_trips].add(entry.count, entry.times, entry.record.execution_count)
         self.traffic = tensor_traffic(program)
-        distinct = [part for tensor in self.traffic for part in (tensor.distinct_read_bytes, tensor.distinct_write_bytes)]
+        distinct = [
+            part for tensor in self.traffic for part in (tensor.distinct_read_bytes, tensor.distinct_write_bytes)
+        ]
         # Unknown addresses may all be the same byte: they add nothing to a lower bound.
         self.distinct_bytes = sum(part for part in distinct if part is not None)
 
@@ -701,7 +709,7 @@ def _assumptions(recording: Recording, lines: tuple[PredictedLine, ...], model: 
                 found.append(entry)
     seen: set[tuple[str, str]] = set()
     for note in recording.notes:
-        if note.code == "trip-count-unknown" or (note.code, note.message) in seen:
+        if note.code in _SAID_OTHERWISE or (note.code, note.message) in seen:
             continue
         seen.add((note.code, note.message))
         found.append(Assumption(note.code, note.message, str(note.site) if note.site else None))

@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trnprof.analyzers.dma_prediction import PredictedDma, PredictedLine, direction_of
+from trnprof.analyzers.dma_prediction import LIMIT_NOTES, PredictedDma, PredictedLine, direction_of
 from trnprof.analyzers.program_order import (
+    Hit,
     diverging_programs,
     interleaved_accumulations,
     shared_exchanges,
@@ -17,6 +18,7 @@ from trnprof.findings import Finding
 from trnprof.hardware.dma_model import DmaModel
 from trnprof.nki.hazard_codes import HAZARD_CODES
 from trnprof.nki.recording import Allocation, DmaRecord, Indirection, Memory, ProgramTrace, Recording
+from trnprof.nki.traffic import tensor_traffic
 
 SMALL_ELEMENT_BYTES = 512
 """Below this the packet's fixed time is more than 30 % of it: 8 ns of 8 + 512/27.2 = 27 ns."""
@@ -37,11 +39,13 @@ def find_hazards(recording: Recording, predicted: PredictedDma, model: DmaModel)
     costs = _Costs(predicted, model)
     found = [
         *_overflows(predicted),
-        *(_finding("HAZ002", costs, None, **hit) for hit in interleaved_accumulations(recording)),
-        *(_finding("HAZ003", costs, None, **hit) for hit in unfenced_collectives(recording)),
-        *(_finding("HAZ004", costs, None, **hit) for hit in diverging_programs(recording)),
-        *(_finding("HAZ005", costs, None, **hit) for hit in shared_exchanges(recording)),
+        *(_order_finding("HAZ002", hit) for hit in interleaved_accumulations(recording)),
+        *(_order_finding("HAZ003", hit) for hit in unfenced_collectives(recording)),
+        *(_order_finding("HAZ004", hit) for hit in diverging_programs(recording)),
+        *(_order_finding("HAZ005", hit) for hit in shared_exchanges(recording)),
         *_type_mismatches(recording, costs),
+        *_unwritten_outputs(recording),
+        *_broken_limits(recording),
     ]
     found += [
         *(finding for line in predicted.lines for finding in _line_findings(line, costs)),
@@ -88,6 +92,12 @@ def _finding(code: str, costs: _Costs, cost_ns: float | None, *, message: str, *
     total = costs.total_ns
     share = round(cost / total, 4) if cost is not None and total else None
     return Finding(code, known.title, cost, share, {**evidence, "message": message}, known.advice)
+
+
+def _order_finding(code: str, hit: Hit) -> Finding:
+    known = HAZARD_CODES[code]
+    evidence: dict[str, object] = {"source": hit.source, **hit.evidence, "message": hit.message}
+    return Finding(code, known.title, None, None, evidence, known.advice)
 
 
 def _line_findings(line: PredictedLine, costs: _Costs) -> Iterator[Finding]:
@@ -366,6 +376,53 @@ def _overflows(predicted: PredictedDma) -> Iterator[Finding]:
                 "capacity_bytes_per_partition": memory.capacity_bytes_per_partition,
             }
             yield Finding(code, known.title, None, None, evidence, known.advice)
+
+
+def _unwritten_outputs(recording: Recording) -> Iterator[Finding]:
+    """Returned tensors of which the programs together write less than all."""
+    known = HAZARD_CODES["HAZ008"]
+    covered: dict[str, int | None] = {}
+    outputs: dict[str, Allocation] = {}
+    for program in recording.programs:
+        written = {tensor.storage: tensor.distinct_write_bytes for tensor in tensor_traffic(program)}
+        dynamic = _dynamically_written(program)
+        for allocation in program.allocations:
+            if not allocation.returned or allocation.memory is not Memory.HBM or allocation.kind == "argument":
+                continue
+            key = _tensor_key(allocation)
+            outputs[key] = allocation
+            more = None if allocation.storage in dynamic else written.get(allocation.storage, 0)
+            before = covered.get(key, 0)
+            # Programs may write the same bytes: the sum is the most that they can have covered.
+            covered[key] = None if more is None or before is None else before + more * program.stands_for
+    for key, allocation in outputs.items():
+        most = covered[key]
+        if most is not None and most < allocation.byte_count:
+            evidence: dict[str, object] = {
+                "source": str(allocation.site) if allocation.site else None,
+                "tensor": allocation.name,
+                "written_bytes": most,
+                "bytes": allocation.byte_count,
+                "message": f"{allocation.name}: at most {most:,} of {allocation.byte_count:,} B are written",
+            }
+            yield Finding("HAZ008", known.title, None, None, evidence, known.advice)
+
+
+def _dynamically_written(program: ProgramTrace) -> set[int]:
+    """Storages that are also written in ways whose bytes are not known: collectives, and calls outside the table."""
+    written = {access.storage for event in program.sync for access in event.writes}
+    return written | {access.storage for event in program.unmodelled for access in event.tensors}
+
+
+def _broken_limits(recording: Recording) -> Iterator[Finding]:
+    known = HAZARD_CODES["HAZ009"]
+    seen: set[tuple[str, str]] = set()
+    for note in recording.notes:
+        source = str(note.site) if note.site else None
+        if note.code in LIMIT_NOTES and (note.code, str(source)) not in seen:
+            seen.add((note.code, str(source)))
+            evidence: dict[str, object] = {"source": source, "limit": note.code, "message": note.message}
+            yield Finding("HAZ009", known.title, None, None, evidence, known.advice)
 
 
 def _unmodelled(predicted: PredictedDma, costs: _Costs) -> Iterator[Finding]:

@@ -15,8 +15,15 @@ _MAX_REPEATS = 3
 """Iterations of a repeated loop body that are looked at: an order that two rounds do not show, no round shows."""
 _MAX_STEPS = 200_000
 
-Hit = dict[str, object]
-"""`message`, `source` and further evidence of one finding."""
+
+@dataclass(frozen=True)
+class Hit:
+    """One finding before it has a code: what, where, and further evidence."""
+
+    message: str
+    source: str
+    evidence: dict[str, object]
+
 
 
 @dataclass(frozen=True)
@@ -63,12 +70,11 @@ def interleaved_accumulations(recording: Recording) -> Iterator[Hit]:
                 if other is not None and (source, other) not in seen and (other, source) not in seen:
                     seen.add((source, other))
                     lines = source if source == other else f"{source} and {other}"
-                    yield {
-                        "message": f"{access.name}: groups of {lines} take turns in one 2 KiB PSUM bank",
-                        "source": source,
-                        "other_source": other,
-                        "tensor": access.name,
-                    }
+                    yield Hit(
+                        f"{access.name}: groups of {lines} take turns in one 2 KiB PSUM bank",
+                        source,
+                        {"other_source": other, "tensor": access.name},
+                    )
                 for known in groups:
                     if known != region and known.shares_bank(region) and not known.overlaps(region):
                         interrupted[access.storage, known] = source
@@ -148,12 +154,11 @@ def unfenced_collectives(recording: Recording) -> Iterator[Hit]:
                     key = (str(event.site), str(write.site) if write else "")
                     if write is not None and access.memory is Memory.HBM and key not in seen:
                         seen.add(key)
-                        yield {
-                            "message": f"{event.op} reads {access.name}, which {write.site} writes, with no barrier between",
-                            "source": str(event.site),
-                            "other_source": str(write.site),
-                            "tensor": access.name,
-                        }
+                        yield Hit(
+                            f"{event.op} reads {access.name}, which {write.site} writes, with no barrier between",
+                            str(event.site),
+                            {"other_source": str(write.site), "tensor": access.name},
+                        )
 
 
 def diverging_programs(recording: Recording) -> Iterator[Hit]:
@@ -172,12 +177,12 @@ def diverging_programs(recording: Recording) -> Iterator[Hit]:
             extra, owner = (extra, owner) if extra is not None else (left or right, first if left else second)
             assert extra is not None
             event = extra[1]
-            yield {
-                "message": f"program {owner.program_id} has {event.op} at {event.site} ({event.kind} {index + 1}), the other "
+            yield Hit(
+                f"program {owner.program_id} has {event.op} at {event.site} ({event.kind} {index + 1}), the other "
                 f"program has {'none' if left is None or right is None else _other(left, right, extra)} there",
-                "source": str(event.site),
-                "position": index + 1,
-            }
+                str(event.site),
+                {"position": index + 1},
+            )
             break
 
 
@@ -215,13 +220,12 @@ def shared_exchanges(recording: Recording) -> Iterator[Hit]:
                     if foreign and not covered and source not in seen:
                         seen.add(source)
                         other = str(foreign[0][2].site)
-                        yield {
-                            "message": f"program {reader.program_id} reads {key[0]} here, which program {writer.program_id} "
+                        yield Hit(
+                            f"program {reader.program_id} reads {key[0]} here, which program {writer.program_id} "
                             f"writes at {other} from on-chip memory",
-                            "source": source,
-                            "other_source": other,
-                            "tensor": key[0],
-                        }
+                            source,
+                            {"other_source": other, "tensor": key[0]},
+                        )
 
 
 def _shared_spans(program: ProgramTrace, *, writes: bool) -> dict[tuple[str, str], list[tuple[int, int, DmaRecord]]]:

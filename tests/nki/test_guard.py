@@ -208,7 +208,7 @@ def k(a, config):
     with pytest.raises(InputDataError, match=r"line 3 \(in inputs\): ZeroDivisionError"):
         predict(tmp_path, source, inputs_file=tmp_path / "inputs.py")
     (tmp_path / "broken.npy").write_bytes(b"\x93NUMPY\x01\x00broken")
-    with pytest.raises(InputDataError, match="--values idx: .*numpy.save"):
+    with pytest.raises(InputDataError, match=r"--values idx: .*numpy.save"):
         predict(tmp_path, source, inputs_file=tmp_path / "inputs.py", values=[f"idx={tmp_path}/broken.npy"])
 
 

@@ -241,6 +241,35 @@ def k(x):
     assert (finding.evidence["bytes"], finding.evidence["distinct_bytes"]) == (262_144, 2_048)
 
 
+@pytest.mark.parametrize(("rows", "lnc", "written"), [(256, 1, None), (300, 1, 256), (256, 2, None), (300, 2, 256)])
+def test_an_output_that_no_tile_covers(tmp_path: Path, rows: int, lnc: int, written: int | None) -> None:
+    result = predict(tmp_path, HEADER + """
+@nki.jit
+def k(x):
+    rows, columns = x.shape
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    for i in range(rows // 128):
+        t = nl.ndarray((128, columns), dtype=x.dtype, buffer=nl.sbuf)
+        if nl.num_programs(0) == 1 or nl.program_id(0) == i % 2:
+            nisa.dma_copy(dst=t, src=x[i * 128:(i + 1) * 128])
+            nisa.dma_copy(dst=out[i * 128:(i + 1) * 128], src=t)
+    return out
+""", f"x={rows}x512:float32", lnc=lnc)  # fmt: skip
+    found = by_code(result).get("HAZ008", [])
+    assert [finding.evidence["written_bytes"] for finding in found] == ([] if written is None else [written * 512 * 4])
+
+
+def test_limits_of_the_language_are_findings(tmp_path: Path) -> None:
+    result = predict(tmp_path, HEADER + """
+@nki.jit
+def k(x):
+    t = nl.ndarray((200, 512), dtype=x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=t, src=x)
+""", "x=200x512:float32")  # fmt: skip
+    (finding,) = by_code(result)["HAZ009"]
+    assert (finding.evidence["source"], finding.evidence["limit"]) == ("kernel.py:8", "partition-limit")
+
+
 def test_every_finding_has_a_registered_code_and_every_code_a_text() -> None:
     for code, entry in HAZARD_CODES.items():
         assert code == entry.code

@@ -289,7 +289,7 @@ class _Guard:
             with contextlib.suppress(FileExistsError):
                 real_mkdir(moved, mode)
 
-        builtins.open = io.open = redirected_open  # type: ignore[assignment]
+        builtins.open = io.open = redirected_open
         os.mkdir = redirected_mkdir
 
 

@@ -193,7 +193,26 @@ _CODES = (
         "copy results out of PSUM sooner, or use fewer accumulators",
         "hardware table",
     ),
+    HazardCode(
+        "HAZ008",
+        "an output is not written everywhere",
+        "The kernel returns a tensor of which some bytes are never written: a tail that no tile covers, say.",
+        "bytes written at least once, and the tensor's size",
+        "cover the rest (a smaller last tile, or a mask), or check that the tile divides the shape",
+        "arithmetic on the recorded addresses",
+    ),
+    HazardCode(
+        "HAZ009",
+        "a limit is broken",
+        "A slice reaches out of its tensor, shapes do not fit together, or a tile is larger than the engine takes.",
+        "the line and the limit",
+        "correct the shape or the tile size; the compiler rejects it, or the device reads and writes elsewhere",
+        "the language's documented limits",
+    ),
 )
+
+BREAKS = frozenset({"HAZ006", "HAZ007", "HAZ008", "HAZ009"})
+"""Findings that make a tiling infeasible."""
 
 HAZARD_CODES: dict[str, HazardCode] = {entry.code: entry for entry in _CODES}
 """Every code, in the order of the documentation."""

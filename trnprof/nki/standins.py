@@ -16,7 +16,7 @@ import importlib.machinery
 import sys
 import types
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 STAND_IN_MODULES = frozenset(
     {
@@ -150,7 +150,9 @@ for _name in ("lt", "le", "gt", "ge"):
 class StandInModule(types.ModuleType):
     """A module whose every name is a stand-in; it is a package too, so that submodules import."""
 
-    __path__: ClassVar[list[str]] = []
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__: list[str] = []
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__") and attribute.endswith("__"):

@@ -12,9 +12,17 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
-from trnprof.errors import InconsistencyError, InputMissingError, ToolMissingError, TrnprofError, UsageError
+from trnprof.errors import (
+    InconsistencyError,
+    InputDataError,
+    InputMissingError,
+    ToolMissingError,
+    TrnprofError,
+    UsageError,
+)
 from trnprof.nki.discovery import KernelSource
 from trnprof.nki.guard import KernelRun, Limits, predict_guarded
+from trnprof.nki.hazard_codes import BREAKS
 from trnprof.nki.inputs import check_literal, parse_tensor
 from trnprof.nki.prediction_task import KernelPrediction
 from trnprof.nki.rewriting import Rewrite, pick_assignment
@@ -87,7 +95,8 @@ def run_sweep(
 
     run: the kernel with its other inputs; kernel, tree: as discovery and the parser gave them, to tell parameters from
     assignments; jobs: processes at a time (default: the machine's cores); on_progress(done, total) after each point.
-    Raises: UsageError if a name is neither a parameter nor assigned exactly once.
+    Raises: UsageError if a name is neither a parameter nor assigned exactly once, or the arguments do not fit;
+            InputDataError if every point fails with the same message.
     """
     plans = []
     for combination in itertools.product(*(one.values for one in swept)):
@@ -106,6 +115,10 @@ def run_sweep(
                 on_progress(len(points), len(plans))
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+    failures = {point.infeasible for point in points.values() if point.prediction is None}
+    if len(failures) == 1 and all(point.prediction is None for point in points.values()) and len(points) > 1:
+        # The same failure at every value is the kernel's, not a point's.
+        raise InputDataError(f"every point fails alike: {failures.pop()}", path=run.kernel_file)
     ordered = sorted(points.items(), key=lambda entry: (*_rank(entry[1]), entry[0]))
     return Sweep(tuple(one.name for one in swept), tuple(point for _, point in ordered))
 
@@ -117,13 +130,10 @@ def _run_point(values: tuple[tuple[str, str], ...], run: KernelRun, limits: Limi
         raise  # no property of the point: every other one would fail alike
     except TrnprofError as error:
         return SweepPoint(values, None, error.message)
-    for name, memory in (("SBUF", prediction.predicted.sbuf), ("PSUM", prediction.predicted.psum)):
-        if memory.overflows:
-            why = (
-                f"{name} overflow: {memory.peak_bytes_per_partition:,} B of a partition live at once, "
-                f"{memory.capacity_bytes_per_partition:,} B are there"
-            )
-            return SweepPoint(values, prediction, why)
+    breaks = [finding for finding in prediction.findings if finding.code in BREAKS]
+    if breaks:
+        why = "; ".join(f"{finding.title}: {finding.evidence['message']}" for finding in breaks[:3])
+        return SweepPoint(values, prediction, why)
     return SweepPoint(values, prediction, None)
 
 
