@@ -264,6 +264,14 @@ _DATA_QUALITY = (
         "Names and source lines of those instructions may be missing or wrong; times and counts are the capture's own.",
         "compile again, and capture with that very NEFF",
     ),
+    DataQualityCode(
+        "DQ031",
+        Severity.WARNING,
+        "records that trnprof cannot decode",
+        "The capture has trace records whose layout no public capture has shown: of the collective cores, or of errors.",
+        "What they hold is missing: collectives are not captured, and their traffic is not told from other DMA.",
+        "look at the vendor's decode too: neuron-explorer view -n model.neff -s step.ntff --output-format parquet",
+    ),
 )
 
 DATA_QUALITY_CODES: dict[str, DataQualityCode] = {entry.code: entry for entry in _DATA_QUALITY}

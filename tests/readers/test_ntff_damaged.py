@@ -426,3 +426,14 @@ def test_names_are_data(raw: bytes, read: str, tmp_path: Path) -> None:
     assert profile is not None
     known = profile.metadata
     assert known.neff_path == known.instance_type == known.cores[0].subgraph == known.static_dma[0].name == read
+
+
+def test_records_of_unknown_layout_are_counted(tmp_path: Path) -> None:
+    """Of collective cores (block 2), errors (kind 2) and a kind that is newer than trnprof: counted, never guessed at."""
+    sections = section(0, 0, 32, block=2) + section(2, 32, 16) + section(6, 48, 48)
+    profile = read_bytes(ntff(EXECUTION + core_message() + sections, bytes(96)), tmp_path)
+    assert profile is not None
+    assert profile.collectives is None
+    (issue,) = [issue for issue in profile.issues if issue.code == "DQ031"]
+    assert issue.count == 6
+    assert issue.detail == "collective cores: 2 records, errors: 1 records, section kind 6 of block 0: 3 records"

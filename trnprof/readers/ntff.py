@@ -30,6 +30,15 @@ _END_MARK = 3
 """Byte 36 of the NOTIFY instruction that the tensor engine executes as an execution ends."""
 
 
+_DECODED = {
+    (box.CORE_BLOCK, box.INSTRUCTION_SECTION),
+    (box.CORE_BLOCK, box.EVENT_SECTION),
+    (box.CORE_BLOCK, box.THROTTLE_SECTION),
+    (box.DMA_BLOCK, box.DMA_SECTION),
+}
+"""(block, kind) of the sections that the tables are made of."""
+
+
 @dataclass(frozen=True)
 class Window:
     """The execution on the capture's clock, ps."""
@@ -222,11 +231,32 @@ def _issues(container: Container, window: Window, tally: Tally) -> list[CaptureI
         cores = sorted({section.nc_idx for section in container.unclaimed_sections})
         count = sum(section.size for section in container.unclaimed_sections) // rec.RECORD_BYTES
         issues.append(CaptureIssue("DQ011", count, f"records of cores that the metadata does not list: {cores[:8]}"))
+    if undecoded := _undecoded_sections(container):
+        issues.append(undecoded)
     if window.approximation:
         issues.append(CaptureIssue("DQ018", None, f"container version {container.version}: {window.approximation}"))
     if static:
         issues.append(CaptureIssue("DQ019", None, "static DMA rings, whose addresses only the NEFF holds"))
     return issues
+
+
+def _undecoded_sections(container: Container) -> CaptureIssue | None:
+    """The records whose layout is not known, of which no public capture has any: collectives, errors, what is newer."""
+    counts: dict[str, int] = {}
+    for subgraph in container.subgraphs:
+        for section in subgraph.sections:
+            if section.size and (section.block, section.kind) not in _DECODED:
+                if section.block == box.COLLECTIVE_BLOCK:
+                    what = "collective cores"
+                elif section.kind == box.ERROR_SECTION:
+                    what = "errors"
+                else:
+                    what = f"section kind {section.kind} of block {section.block}"
+                counts[what] = counts.get(what, 0) + section.size // rec.RECORD_BYTES
+    if not counts:
+        return None
+    detail = ", ".join(f"{what}: {count} records" for what, count in sorted(counts.items())[:8])
+    return CaptureIssue("DQ031", sum(counts.values()), detail)
 
 
 def _empty_cores(container: Container, instructions: pa.Table, packets: pa.Table) -> list[CaptureIssue]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -93,7 +92,7 @@ class CoreReader:
             start_index = rec.stream_index(records, start, address)
             pairs = rec.pair_fifo(start, end, *_narrow(start_index, rec.stream_index(records, end, address), length))
             self._count_unpaired(records, clock, pairs)
-            spans = self._spans(records, pairs, clock).take(self._is_whole)
+            spans = self._whole(self._spans(records, pairs, clock))
             index = rec.stream_index(records, spans.start, address)
             places.append(np.where(index < length, index + np.uint32(program.bases[engine]), program.unlocated))
             engines.append(np.full(len(index), engine, np.int32))
@@ -152,7 +151,7 @@ class CoreReader:
         spans = self._spans(records, pairs, clock)
         del pairs
         cut = self._cut_fetches(records, spans, queues)
-        spans = spans.take(self._is_whole)
+        spans = self._whole(spans)
         if np.any(spans.start_ps[1:] < spans.start_ps[:-1]):
             spans, _ = _in_order([spans])
         return spans.take(~cut[rec.dma_keys(records, spans.start)]) if cut.any() else spans
@@ -245,12 +244,12 @@ class CoreReader:
             rec.times_ps(records, pairs.end, clock, self.start_ps),
         )
 
-    def _is_whole(self, spans: _Spans) -> Mask:
-        """Which spans lie in the window whole; those that end before they start are counted and left out."""
+    def _whole(self, spans: _Spans) -> _Spans:
+        """The spans that lie in the window whole; those that end before they start are counted and left out."""
         inside = (spans.start_ps >= 0) & (spans.end_ps <= self.duration_ps)
         backward = spans.end_ps < spans.start_ps
         self.tally.backward_count += int(np.count_nonzero(inside & backward))
-        return inside & ~backward
+        return spans.take(inside & ~backward)
 
     def _cut_fetches(self, records: rec.Records, spans: _Spans, queues: _Queues) -> Mask:
         """Keys of instruction rings whose transfer was under way when the window began; shape [512].
@@ -285,10 +284,8 @@ class _Spans:
     start_ps: Ints
     end_ps: Ints
 
-    def take(self, which: Mask | Ints | Callable[[_Spans], Mask]) -> _Spans:
-        """The spans at these places, or for which this holds."""
-        if callable(which):
-            which = which(self)
+    def take(self, which: Mask | Ints) -> _Spans:
+        """The spans at these places; no copy where that is all of them."""
         if which.dtype == np.bool_ and which.all():
             return self
         return _Spans(self.start[which], self.end[which], self.start_ps[which], self.end_ps[which])
