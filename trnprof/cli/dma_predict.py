@@ -293,9 +293,14 @@ def _read_capture(path: Path) -> tuple:
     from trnprof.hardware import bandwidth_for, hardware_of
     from trnprof.readers import read_profile
 
+    from trnprof.errors import InputDataError
+
     profile = read_profile(path)
     table = hardware_of(profile.metadata)
-    return profile, measure_anatomy(profile, table.name, bandwidth_for(profile.metadata, table))
+    try:
+        return profile, measure_anatomy(profile, table.name, bandwidth_for(profile.metadata, table))
+    except InputDataError as error:
+        raise InputDataError(error.message, path=path, code=error.code) from None
 
 
 def _sweep_answer(
