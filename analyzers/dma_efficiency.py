@@ -25,7 +25,7 @@ class Achievable:
     low_bytes_per_s: int
     """The vendor's curve by bytes per partition, one stream of 128 partitions."""
     high_bytes_per_s: int
-    """The packet law with all of the core's DMA engines busy, at most the core's peak."""
+    """The packet law with all of the core's DMA engines busy: 16 x 27.2 B/ns = 435 GB/s is its limit on trn2."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,8 @@ class DmaEfficiency:
     packet_rate_bytes_per_ns: float
     law_source: str
     curve_source: str | None
+    achievable: tuple[tuple[int, Achievable], ...]
+    """(packet size, what packets of that size can reach) at the edges of the size classes, from 32 B to 128 KiB."""
 
 
 def measure_dma_efficiency(profile: Profile, hardware: Hardware) -> DmaEfficiency | None:
@@ -128,6 +130,7 @@ def measure_dma_efficiency(profile: Profile, hardware: Hardware) -> DmaEfficienc
         law.bytes_per_ns,
         model.constants["packet_rate_bytes_per_ns"].source,
         None if curve is None else hardware.sources.get(curve.source, curve.source),
+        tuple((1 << power, law.achievable(1 << power)) for power in range(_SMALLEST_CLASS - 1, _LARGEST_CLASS + 2)),
     )
 
 
@@ -152,7 +155,7 @@ class _Law:
     def achievable(self, packet_bytes: float) -> Achievable:
         """Bandwidth of a core whose packets all have this size."""
         one_engine = packet_bytes / (self.overhead_ns + packet_bytes / self.bytes_per_ns) if packet_bytes else 0.0
-        high = min(one_engine * self.engine_count * 1e9, self.plateau)
+        high = one_engine * self.engine_count * 1e9
         return Achievable(round(min(self._curve_share(packet_bytes) * self.plateau, high)), round(high))
 
     def _curve_share(self, packet_bytes: float) -> float:
@@ -250,8 +253,12 @@ def _class_edges(index: int) -> tuple[int, int | None]:
 def _class_name(index: int) -> str:
     low, high = _class_edges(index)
     if high is None:
-        return f">= {low} B"
-    return f"< {high} B" if not low else f"{low} - {high - 1} B"
+        return f"{_size_text(low)} and more"
+    return f"below {_size_text(high)}" if not low else f"{_size_text(low)} to {_size_text(high)}"
+
+
+def _size_text(size: int) -> str:
+    return f"{size >> 10} KiB" if size >= 1024 else f"{size} B"
 
 
 def _queue_codes(data: pa.Table) -> tuple[np.ndarray, list[str]]:

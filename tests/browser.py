@@ -68,8 +68,12 @@ class Page:
         self.settle()
 
     def settle(self) -> None:
-        """Two frames: whatever a resize or a key set off has been drawn."""
-        self.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        """Two frames: whatever a resize or a key set off has been drawn; and the charts, which are unpacked first."""
+        self.evaluate(
+            """new Promise(done => (function wait(frames) {
+                 const charts = document.querySelector("[data-chart]") && !document.documentElement.dataset.charts;
+                 return frames || charts ? requestAnimationFrame(() => wait(Math.max(0, frames - 1))) : done(); })(2))"""
+        )
 
     def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression (awaited), as JSON has it."""

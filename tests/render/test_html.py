@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,31 +17,54 @@ from tests.render.pages import ParsedPage, at_path
 from tests.timelines import timeline
 from trnprof.analyzers.anatomy import measure_anatomy
 from trnprof.analyzers.data_quality import assess_data_quality
+from trnprof.analyzers.detail import measure_detail
+from trnprof.analyzers.findings import find_findings
 from trnprof.cli import run
 from trnprof.demo import published_step
-from trnprof.hardware import Bandwidth
+from trnprof.hardware import Bandwidth, load_hardware
 from trnprof.profile import Core, Metadata, Profile, Provenance, coded_column, make_table
-from trnprof.render.anatomy import AnatomyView
+from trnprof.render.anatomy import AnatomyView, anatomy_json
+from trnprof.render.detail import details_json
 from trnprof.render.envelope import InputFile, Report
 from trnprof.render.html import anatomy_html
 from trnprof.render.page import json_for_script
-from trnprof.render.text import byte_count, duration, percent, rate
+from trnprof.render.text import byte_count, duration, flop_rate, percent, rate
 from trnprof.writers.explorer_parquet import write_explorer_parquet
+
+FORMATS: dict[str, Callable[[Any, Any], str]] = {
+    "ns": lambda value, _: duration(value),
+    "bytes": lambda value, _: byte_count(value),
+    "count": lambda value, _: f"{value:,}",
+    "rate": lambda value, _: rate(value),
+    "fraction": lambda value, _: f"{100 * value:.1f} %",
+    "number": lambda value, _: f"{value:,.2f}",
+    "flop_rate": lambda value, _: flop_rate(value),
+    "per_ns": lambda value, ns: rate(value * 1e9 / ns),
+    "mean": lambda value, count: duration(round(value / count)),
+    "rate_from": lambda value, to: rate(value).partition(" ")[0] if same_unit(value, to) else rate(value),
+    "share": lambda value, whole: percent(value, whole),
+    "ratio": lambda value, part: f"{value / part:.2f} ×",
+    "until": lambda value, end: duration(end - value),
+}
 
 HOSTILE = ("</script><script>alert(1)", "{{7*7}}", 'a"b|c', "<img src=x onerror=alert(2)>", "--><!--", "${8*8}")
 
 
 def page_of(*profiles: Profile, path: str = "step.ntff") -> ParsedPage:
-    bandwidth = Bandwidth(336_000_000_000, "test", "measured")
-    views = []
+    hardware, bandwidth = load_hardware("trn2"), Bandwidth(336_000_000_000, "test", "measured")
+    views, details = [], []
     for profile in profiles:
         anatomy = measure_anatomy(profile, "trn2", bandwidth)
-        views.append(AnatomyView(path, "test", None, anatomy, assess_data_quality(profile, anatomy)))
+        quality = assess_data_quality(profile, anatomy)
+        views.append(AnatomyView(path, "test", None, anatomy, quality, find_findings(profile, anatomy, hardware)))
+        details.append(measure_detail(profile, anatomy, hardware))
     report = Report(
         command="anatomy",
         inputs=tuple(InputFile(path, "test", "0" * 64, str(p.metadata.provenance)) for p in profiles),
         hardware={"name": "trn2", "bandwidth_bytes_per_s": bandwidth.bytes_per_s, "source": bandwidth.source},
         data_quality=tuple(entry for view in views for entry in view.data_quality),
+        result=anatomy_json(views, full=True) | details_json(details),
+        findings=tuple(finding for view in views for finding in view.findings),
     )
     return ParsedPage(anatomy_html(report, views, list(profiles)))
 
@@ -59,6 +84,19 @@ def busy_second(event_count: int) -> Profile:
     return Profile(metadata=metadata, instructions=make_table("instructions", rows))
 
 
+def same_unit(a: float, b: float) -> bool:
+    return rate(a).partition(" ")[2] == rate(b).partition(" ")[2]
+
+
+def assert_figures_are_the_jsons(page: ParsedPage, report: dict[str, object]) -> None:
+    """Each <data> carries its path: the value is the JSON's there, the text is that value written out."""
+    for figure in page.figures:
+        value = at_path(report, figure.attributes["data-path"])
+        other = at_path(report, figure.attributes["data-of"]) if "data-of" in figure.attributes else None
+        assert figure.attributes["value"] == str(value), figure
+        assert figure.text == FORMATS[figure.attributes["data-unit"]](value, other), figure
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[ParsedPage, dict[str, object]]:
     """The bundled step's page and its full JSON, both from the command line."""
@@ -75,24 +113,9 @@ def test_the_embedded_report_is_the_json_report(written: tuple[ParsedPage, dict[
 
 
 def test_every_figure_is_the_jsons(written: tuple[ParsedPage, dict[str, object]]) -> None:
-    """Each <data> carries its path: the value is the JSON's there, the text is that value written out."""
     page, report = written
-    formats = {
-        "ns": lambda value, _: duration(value),
-        "bytes": lambda value, _: byte_count(value),
-        "count": lambda value, _: f"{value:,}",
-        "rate": lambda value, _: rate(value),
-        "fraction": lambda value, _: f"{100 * value:.1f} %",
-        "share": lambda value, whole: percent(value, whole),
-        "ratio": lambda value, part: f"{value / part:.2f} ×",
-        "until": lambda value, end: duration(end - value),
-    }
-    assert len(page.figures) > 100
-    for figure in page.figures:
-        value = at_path(report, figure.attributes["data-path"])
-        other = at_path(report, figure.attributes["data-of"]) if "data-of" in figure.attributes else None
-        assert figure.attributes["value"] == str(value), figure
-        assert figure.text == formats[figure.attributes["data-unit"]](value, other), figure
+    assert len(page.figures) > 250
+    assert_figures_are_the_jsons(page, report)
 
 
 def test_the_published_step_reads_as_published(written: tuple[ParsedPage, dict[str, object]]) -> None:
@@ -237,14 +260,41 @@ def test_tables_not_captured_are_said() -> None:
     assert page.document("timelines")["cores"][0]["captured"] == {"dma": False, "collectives": False}
 
 
-def test_real_capture(captures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capture = str(captures / "moe_megakernel" / "step.ntff")
-    assert run(["anatomy", capture, "--format", "json", "--full", "--html", str(tmp_path / "out.html")]) == 0
+@pytest.mark.parametrize("name", ["moe_megakernel/step.ntff", "fused_bf16_s512/neuron_profile.json.gz"])
+def test_real_capture(name: str, captures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The NTFF has no transposes marked and no names; the vendor's JSON has all: roofline, metrics, sources."""
+    command = ["anatomy", str(captures / name), "--format", "json", "--full", "--html", str(tmp_path / "out.html")]
+    assert run(command) == 0
     printed = capsys.readouterr()
     page = ParsedPage((tmp_path / "out.html").read_text("utf-8"))
-    assert page.document("report") == json.loads(printed.out)
+    report = json.loads(printed.out)
+    assert page.document("report") == report
+    assert_figures_are_the_jsons(page, report)
     assert "measured-device" in page.text
     assert printed.err.startswith("trnprof: page written to ")
+    charts = [attributes["data-chart"] for _, attributes in page.tags if "data-chart" in attributes]
+    assert charts == ["dma", "roofline"]
+    assert all(finding["title"] in page.text for finding in report["findings"])
+
+
+def test_without_anything_to_chart_the_library_stays_out() -> None:
+    page = page_of(replace(timeline((0, 100), instructions=[("PE", 0, 40)]), dma_packets=None))
+    assert not any("data-chart" in attributes for _, attributes in page.tags)
+    assert not any(attributes.get("id") == "plotly" for attributes, _ in page.scripts)
+    assert len(page.source) < 600_000
+
+
+def test_a_report_too_large_is_cut_to_what_the_page_prints() -> None:
+    """60,000 opcodes, each with a long name of its own: the JSON alone would be above the page's bound."""
+    few = busy_second(60_000)
+    assert few.instructions is not None
+    names = [f"OP_{index:_>90}" for index in range(60_000)]
+    rows = {name: few.instructions[name] for name in few.instructions.column_names}
+    rows["opcode"] = coded_column(np.arange(60_000, dtype=np.int32), names)
+    page = page_of(replace(few, instructions=make_table("instructions", rows)))
+    assert len(page.source.encode()) < 10_000_000
+    assert "Further opcodes are in the JSON" in page.text
+    assert_figures_are_the_jsons(page, page.document("report"))
 
 
 def test_the_page_needs_a_file_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,7 +77,8 @@ def anatomy(
         from trnprof.cli.answer import write_page
         from trnprof.render.html import anatomy_html
 
-        page = anatomy_html(report, views, [capture.profile for capture in opened.captures])
+        whole = report if full else with_details(report, opened, views, hardware=hardware)
+        page = anatomy_html(whole, views, [capture.profile for capture in opened.captures])
         write_page(page, html, output=output, force=force)
 
     def text() -> str:
@@ -119,7 +120,23 @@ def anatomy_report(
             "source": first.bandwidth.source,
         },
         data_quality=(*folder_quality(opened), *(entry for view in views for entry in view.data_quality)),
-        result=anatomy_json(views, full=full),
+        result=anatomy_json(views, full=False),
         findings=findings_of(views),
     )
-    return report, views
+    return (with_details(report, opened, views, hardware=hardware) if full else report), views
+
+
+def with_details(report: Report, opened: OpenCaptures, views: list[AnatomyView], *, hardware: str | None) -> Report:
+    """The same report with the full result: every row, and what stands behind the account."""
+    from dataclasses import replace
+
+    from trnprof.analyzers.detail import measure_detail
+    from trnprof.hardware import hardware_of
+    from trnprof.render.anatomy import anatomy_json
+    from trnprof.render.detail import details_json
+
+    details = [
+        measure_detail(capture.profile, view.anatomy, hardware_of(capture.profile.metadata, hardware))
+        for capture, view in zip(opened.captures, views, strict=True)
+    ]
+    return replace(report, result=anatomy_json(views, full=True) | details_json(details))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from trnprof.analyzers.anatomy import SHORT_INSTRUCTION_NS
+from trnprof.analyzers.bounds import BOUND_MEANING
 from trnprof.analyzers.timeline import Timeline, draw_timeline
 from trnprof.profile import ENGINES, Profile
-from trnprof.render.anatomy import PART_NAMES, AnatomyView, anatomy_json
+from trnprof.render.anatomy import PART_NAMES, AnatomyView
 from trnprof.render.envelope import Report, envelope_json
-from trnprof.render.page import Node, page
+from trnprof.render.page import Node, json_for_script, page
 from trnprof.render.text import printable
 
 PART_ORDER = (
@@ -35,22 +36,29 @@ MAX_COLUMNS = 8192
 TIMELINE_BYTES = 2_000_000
 """All timelines of a page together, before base64."""
 
-RESULT_BYTES = 2_000_000
-"""Above this the page carries the default result (top rows and a rest) instead of the full one."""
+REPORT_BYTES = 3_000_000
+"""Above this the page carries the lists that it prints the top of only as far as it prints them."""
+
+ROWS_KEPT = 50
+"""Rows of such a list, where the report is cut; more than any table of the page has."""
+
+_SOURCE_NAMES = {
+    "line": "source line",
+    "layer": "layer",
+    "kernel": "kernel",
+    "instruction": "compiler instruction",
+}
 
 
 def anatomy_html(report: Report, views: list[AnatomyView], profiles: list[Profile]) -> str:
     """The page of one capture's anatomy or several's.
 
-    report: the command's report; its result is replaced by the full one where that is small enough.
-    profiles: the profile of each view, for the timeline.
+    report: the command's report with the full result and its details. profiles: the profile of each view, to draw.
     """
-    report = replace(report, result=anatomy_json(views, full=True))
-    if len(envelope_json(report)) > RESULT_BYTES:
-        report = replace(report, result=anatomy_json(views, full=False))
     document = json.loads(envelope_json(report))
     cores = [(profile, core) for profile, view in zip(profiles, views, strict=True) for core in view.anatomy.cores]
     shown = sorted(sorted(range(len(cores)), key=lambda index: -cores[index][1].window_ns)[:CORES_DRAWN])
+    was_cut = _cut_to_size(document, shown)
     lane_count = 2 * len(ENGINES) + 9
     columns = min(MAX_COLUMNS, TIMELINE_BYTES // (lane_count * max(1, len(shown))))
     timelines = []
@@ -59,26 +67,63 @@ def anatomy_html(report: Report, views: list[AnatomyView], profiles: list[Profil
         core = profile.metadata.cores[account.core]
         mark = document["hardware"]["bandwidth_bytes_per_s"]
         timelines.append(_timeline_json(draw_timeline(profile, core, columns), profile, index, mark))
-    nodes = Node(document, "").result.cores
+    result = Node(document, "").result
+    details = document["result"]["details"]
+    under_the_roof = [index for index in shown if details[index]["roofline"]["arithmetic_intensity"]]
+    with_packets = [index for index in shown if (details[index]["dma_efficiency"] or {}).get("data_bytes")]
     return page(
         "anatomy.html.j2",
         document,
         title=f"Anatomy of {printable(views[0].path)}",
         data={"timelines": {"engines": list(ENGINES), "cores": timelines}},
+        scripts=("timeline.js", "charts.js"),
+        with_plotly=bool(under_the_roof or with_packets),
         context={
             "part_names": PART_NAMES,
             "part_order": PART_ORDER,
             "engine_names": ENGINES,
+            "source_names": _SOURCE_NAMES,
+            "bound_meaning": BOUND_MEANING,
             "short_ns": SHORT_INSTRUCTION_NS,
             "provenances": list(dict.fromkeys(str(view.anatomy.provenance) for view in views)),
-            "shown_cores": [nodes[index] for index in shown],
+            "shown": [(result.cores[index], result.details[index]) for index in shown],
+            "detail_indices": shown,
+            "roofline_indices": under_the_roof,
             "hidden_core_count": len(cores) - len(shown),
+            "rows_kept": ROWS_KEPT if was_cut else None,
             "several_inputs": len(views) > 1,
             "longest_window_ns": max(core.window_ns for _, core in cores),
             "not_drawn": sum(core.event_count for _, core in cores),
-            "sections": {"waits": any(core.wait_producers for _, core in cores)},
         },
     )
+
+
+def _cut_to_size(document: dict[str, Any], shown: list[int]) -> bool:
+    """Keep a large report's page small: rows that the page does not print go, and so do the details of cores not drawn.
+
+    Returns whether anything went.
+    """
+    if len(json_for_script(document)) <= REPORT_BYTES:
+        return False
+    result = document["result"]
+    for index, (core, detail) in enumerate(zip(result["cores"], result["details"], strict=True)):
+        core["wait_producers"] = core["wait_producers"][:ROWS_KEPT]
+        if index not in shown:
+            result["details"][index] = {"input": detail["input"], "core": detail["core"]}
+            continue
+        for rows in (detail["opcodes"], (detail["sources"] or {}).get("rows")):
+            del (rows or [])[ROWS_KEPT:]
+        dma = detail["dma_efficiency"] or {}
+        for name in ("queues", "engines", "sources"):
+            del (dma.get(name) or [])[ROWS_KEPT:]
+    if len(json_for_script(document)) > REPORT_BYTES:
+        kept = ("input", "core", "subgraph", "window_ns", "parts_ns")
+        for index, core in enumerate(result["cores"]):
+            if index not in shown:
+                result["cores"][index] = {key: core[key] for key in kept}
+    document["data_quality"] = document["data_quality"][:ROWS_KEPT]
+    document["findings"] = document["findings"][:ROWS_KEPT]
+    return True
 
 
 def _timeline_json(timeline: Timeline, profile: Profile, report_index: int, mark_bytes_per_s: int) -> dict[str, object]:

@@ -7,6 +7,7 @@ writes it as <data value="..." data-path="..."> so that a test, or a reader, can
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from trnprof.render.text import byte_count, duration, percent, printable, rate
+from trnprof.render.text import byte_count, duration, flop_rate, percent, printable, rate
 
 
 class Node:
@@ -58,16 +59,25 @@ class Node:
 
 
 def page(
-    template: str, document: dict[str, object], *, title: str, data: dict[str, object], context: dict[str, object]
+    template: str,
+    document: dict[str, object],
+    *,
+    title: str,
+    data: dict[str, object],
+    scripts: tuple[str, ...],
+    with_plotly: bool,
+    context: dict[str, object],
 ) -> str:
     """One HTML page.
 
     template: a file of trnprof.templates that extends page.html.j2.
     document: the JSON report; it is embedded as #report, and the template sees it as `report`.
-    data: further documents for the scripts, by element id; scripts: see SCRIPTS.
+    data: further documents for the scripts, by element id. scripts: files of trnprof.templates, run in this order.
+    with_plotly: embed plotly.js (compressed) for them.
     context: further values for the template. Raises jinja2.UndefinedError where the template asks for what is not there.
     """
-    scripts = [_template_text(name) for name in ("timeline.js",)]
+    texts = [_template_text(name) for name in scripts]
+    library = _plotly() if with_plotly else ""
     embedded = {"report": document, **data}
     return (
         _environment()
@@ -76,9 +86,10 @@ def page(
             report=Node(document, ""),
             title=title,
             command=str(document["schema"]).removeprefix("trnprof.").partition("/")[0],
-            policy=_policy(scripts),
+            policy=_policy([*texts, library] if library else texts),
             style=Markup(_template_text("page.css")),
-            scripts=[Markup(script) for script in scripts],
+            scripts=[Markup(text) for text in texts],
+            plotly=Markup(_compressed(library)) if library else "",
             documents={name: Markup(json_for_script(value)) for name, value in embedded.items()},
             **context,
         )
@@ -104,6 +115,18 @@ def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
 
 
+@cache
+def _plotly() -> str:
+    """plotly.js as the Python package carries it (MIT licence, said in its first lines)."""
+    return files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
+
+
+@cache
+def _compressed(text: str) -> str:
+    """gzip in base64: plotly.js is 4.8 MB plain and 2 MB so; charts.js unpacks it."""
+    return base64.b64encode(gzip.compress(text.encode("utf-8"), 9, mtime=0)).decode("ascii")
+
+
 def _template_text(name: str) -> str:
     return files("trnprof.templates").joinpath(name).read_text(encoding="utf-8")
 
@@ -122,15 +145,27 @@ def _environment() -> Environment:
         "bytes": lambda node: _figure(node, byte_count(node.raw), "bytes"),
         "count": lambda node: _figure(node, f"{node.raw:,}", "count"),
         "rate": lambda node: _figure(node, rate(node.raw), "rate"),
+        "rate_from": lambda node, to: _figure(node, _without_unit(rate(node.raw), rate(to.raw)), "rate_from", to),
         "fraction": lambda node: _figure(node, f"{100 * node.raw:.1f} %", "fraction"),
         "share": lambda node, whole: _figure(node, percent(node.raw or 0, whole.raw or 0), "share", whole),
         "ratio": lambda node, part: _figure(node, f"{node.raw / part.raw:.2f} ×", "ratio", part),
+        "per_ns": lambda node, ns: _figure(node, rate(node.raw * 1e9 / ns.raw), "per_ns", ns),
+        "mean": lambda node, count: _figure(node, duration(round(node.raw / count.raw)), "mean", count),
+        "flop_rate": lambda node: _figure(node, flop_rate(node.raw), "flop_rate"),
+        "number": lambda node: _figure(node, f"{node.raw:,.2f}", "number"),
         "until": lambda node, end: _figure(node, duration(end.raw - node.raw), "until", end),
         "bound_sign": lambda bounds, part: {"lower": "≥ ", "upper": "≤ "}.get(bounds.raw.get(part), ""),
         "plain_share": lambda node, whole: percent(node.raw or 0, whole.raw or 0),
+        "pairs": lambda node: [(key, node[key]) for key in node.raw],
         "base_name": lambda node: printable(str(node.raw).rstrip("/").rpartition("/")[2], 80),
     }
     return environment
+
+
+def _without_unit(text: str, other: str) -> str:
+    """The lower end of a range: its unit is left to the upper end where that is the same."""
+    number, _, unit = text.partition(" ")
+    return number if other.endswith(f" {unit}") else text
 
 
 def _figure(node: Node, text: str, unit: str, other: Node | None = None) -> Markup:

@@ -47,6 +47,11 @@ def rate(bytes_per_s: int | float) -> str:
     return f"{bytes_per_s:,.0f} B/s"
 
 
+def flop_rate(flop_per_s: int | float) -> str:
+    """A rate of floating-point operations: 9.18 TFLOP/s."""
+    return f"{flop_per_s / 1e12:,.2f} TFLOP/s"
+
+
 def percent(part: int, whole: int) -> str:
     """part of whole, one decimal; n/a of nothing."""
     return "n/a" if not whole else f"{100 * part / whole:.1f} %"
