@@ -21,7 +21,8 @@ class IssueCost:
     """The minimum issue interval of independent instructions."""
     high_ns: float
     """A small instruction that depends on the one before."""
-    source: str
+    basis: str
+    """The two as published, each with its kind."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Opcodes:
     cores: tuple[CoreOpcodes, ...]
     issue_costs: dict[str, IssueCost]
     """By engine; an engine without a published figure is absent."""
+    issue_cost_source: str
 
 
 def measure_opcodes(profile: Profile, hardware: Hardware) -> Opcodes | None:
@@ -95,7 +97,15 @@ def measure_opcodes(profile: Profile, hardware: Hardware) -> Opcodes | None:
         found = [cost for engine in ENGINES for cost in _engine_opcodes(rows, engine, costs.get(engine))]
         found.sort(key=lambda cost: (-cost.charged_ns, -cost.instruction_count, cost.engine, cost.opcode))
         cores.append(CoreOpcodes(core.core, tuple(found)))
-    return Opcodes(tuple(cores), costs)
+    return Opcodes(tuple(cores), costs, _issue_cost_source(hardware))
+
+
+def _issue_cost_source(hardware: Hardware) -> str:
+    """Where the figures of issue_costs come from."""
+    paths = ("min_issue_cycles", "static_overhead_cycles", "dependent_small_ns")
+    found = [entry for path in paths if (entry := hardware.get(f"instruction.{path}")) is not None]
+    tags = [entry.source.partition(";")[0] for entry in found]
+    return "; ".join(dict.fromkeys(hardware.sources.get(tag, tag) for tag in tags))
 
 
 def issue_costs(hardware: Hardware, metadata: Metadata) -> dict[str, IssueCost]:
@@ -123,21 +133,16 @@ def issue_costs(hardware: Hardware, metadata: Metadata) -> dict[str, IssueCost]:
             assert listed is not None and isinstance(listed.value, int)
             clock = listed.value
         low = cycles * 1e9 / clock
-        source = f"{cycles} cycles [{minimum.source}, {minimum.kind}]"
+        basis = f"{cycles} cycles ({minimum.kind})"
         if engine == "tensor":
-            costs[engine] = IssueCost(low, low, source)
+            costs[engine] = IssueCost(low, low, basis)
         elif engine in known:
             assert dependent is not None
-            costs[engine] = IssueCost(
-                low,
-                max(low, float(known[engine])),
-                f"{source} to {known[engine]} ns [{dependent.source}, {dependent.kind}]",
-            )
+            high = max(low, float(known[engine]))
+            costs[engine] = IssueCost(low, high, f"{basis} to {known[engine]} ns ({dependent.kind})")
         else:
             high = (cycles + overhead.value) * 1e9 / clock
-            costs[engine] = IssueCost(
-                low, high, f"{source} to {cycles + overhead.value} cycles [{overhead.source}, {overhead.kind}]"
-            )
+            costs[engine] = IssueCost(low, high, f"{basis} to {cycles + overhead.value} cycles ({overhead.kind})")
     return costs
 
 
