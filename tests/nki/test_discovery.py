@@ -49,6 +49,11 @@ def helper(a):
     return nl.load(a)
 def entry(a, out):
     nl.store(out, value=helper(a))
+    through(a)
+def through(a):
+    return deep(a)
+def deep(a):
+    return nl.load(a)
 def unrelated(a):
     return a + 1
 """
@@ -72,6 +77,19 @@ def test_k(a): return k(a)
     assert found["with_grid"].launches == ("k",)
     # What a host function hands to a kernel is a tensor, although nothing in its own body says so.
     assert found["with_grid"].parameters[0].role is Role.TENSOR
+
+
+def test_config_objects_come_from_an_inputs_file() -> None:
+    source = """
+import nki, nki.language as nl
+from .config import Config
+@nki.jit
+def k(x: nl.ndarray, config: Config, n: Optional[int], sizes: list[int]): pass
+def _helper(x): nl.load(x)
+"""
+    (kernel,) = find_kernels(parse_source(source, FILE))
+    assert [str(parameter.role) for parameter in kernel.parameters] == ["tensor", "object", "argument", "argument"]
+    assert kernel.command(FILE) == "trnprof dma-predict kernel.py --kernel k --inputs FILE.py"
 
 
 def test_parameters_know_their_role_and_rank() -> None:

@@ -8,6 +8,7 @@ or a host function that launches `kernel[grid](...)`.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from dataclasses import dataclass
 from enum import StrEnum
@@ -31,6 +32,12 @@ MOVES_DATA = frozenset(
 """Operations that move data by DMA, by the name they have in the second generation's modules."""
 
 
+_LITERAL_TYPES = frozenset(
+    {"int", "float", "bool", "str", "tuple", "list", "dict", "Tuple", "List", "Dict", "Sequence"}
+)
+_ANNOTATION_FILLERS = frozenset({"Optional", "Union", "None", "typing", "Any", "object"})
+
+
 class KernelKind(StrEnum):
     """How a kernel is written."""
 
@@ -44,6 +51,8 @@ class Role(StrEnum):
 
     TENSOR = "tensor"
     ARGUMENT = "argument"
+    OBJECT = "object"
+    """An instance of a class of the kernel's own: it comes from an inputs file."""
     UNKNOWN = "unknown"
 
 
@@ -79,10 +88,10 @@ class KernelSource:
     def command(self, path: Path) -> str:
         """A command line that runs it; shapes are examples where only the rank is known."""
         words = ["trnprof dma-predict", str(path), "--kernel", self.name]
-        for parameter in self.parameters:
-            if parameter.required:
-                words.append(_example(parameter))
-        return " ".join(words)
+        required = [parameter for parameter in self.parameters if parameter.required]
+        if any(parameter.role is Role.OBJECT for parameter in required):
+            return " ".join([*words, "--inputs FILE.py"])
+        return " ".join([*words, *(_example(parameter) for parameter in required)])
 
 
 def read_source(path: Path) -> str:
@@ -160,10 +169,14 @@ def find_kernels(tree: ast.Module) -> tuple[KernelSource, ...]:
         for name, node in functions.items()
         if name not in jit and name not in moving
     }
-    called_by_kernels = set().union(*(calls[name] - {name} for name in calls if name in jit or name in moving))
-    plain = [name for name in moving if name not in jit and name not in called_by_kernels]
+    helpers = _reached(jit | moving, calls)
+    plain = [
+        name
+        for name in functions
+        if name in moving and name not in jit and name not in helpers and not (jit and name.startswith("_"))
+    ]
     # Without any jit or plain entry (mutually recursive helpers) every data-moving function may be one.
-    found += [_kernel(name, KernelKind.PLAIN, functions[name]) for name in sorted(plain, key=list(functions).index)]
+    found += [_kernel(name, KernelKind.PLAIN, functions[name]) for name in plain]
     if not found:
         found = [_kernel(name, KernelKind.PLAIN, functions[name]) for name in functions if name in moving]
     found += [
@@ -243,16 +256,16 @@ def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef, passed_on: set[str
     result = []
     for argument, default in pairs:
         annotation = ast.unparse(argument.annotation) if argument.annotation else None
-        role = Role.UNKNOWN
         lowered = (annotation or "").lower()
+        words = set(re.findall(r"[A-Za-z_]\w*", annotation or "")) - _ANNOTATION_FILLERS
         if "tensor" in lowered or "ndarray" in lowered:
             role = Role.TENSOR
-        elif annotation in ("int", "float", "bool", "str") or (
-            isinstance(default, ast.Constant) and default.value is not None
-        ):
+        elif (words and words <= _LITERAL_TYPES) or (isinstance(default, ast.Constant) and default.value is not None):
             role = Role.ARGUMENT
-        elif argument.arg in used_as_tensor:
-            role = Role.TENSOR
+        elif words:
+            role = Role.OBJECT
+        else:
+            role = Role.TENSOR if argument.arg in used_as_tensor else Role.UNKNOWN
         result.append(
             Parameter(
                 argument.arg,
@@ -263,6 +276,18 @@ def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef, passed_on: set[str
             )
         )
     return tuple(result)
+
+
+def _reached(roots: set[str], calls: dict[str, set[str]]) -> set[str]:
+    """Functions that another function, called by a root, calls in the end."""
+    reached: set[str] = set()
+    pending = [called for root in roots for called in calls.get(root, set()) - {root}]
+    while pending:
+        name = pending.pop()
+        if name in calls and name not in reached:
+            reached.add(name)
+            pending.extend(calls[name])
+    return reached
 
 
 def _ranks(function: ast.AST) -> dict[str, int]:

@@ -40,7 +40,12 @@ def kernels_json(kernels: tuple[KernelSource, ...], path: Path, *, full: bool) -
 
 def _needs(parameter: Parameter) -> str:
     rank = f" of rank {parameter.rank}" if parameter.rank else ""
-    role = {Role.TENSOR: f"tensor{rank}", Role.ARGUMENT: "value", Role.UNKNOWN: "tensor or value"}[parameter.role]
+    role = {
+        Role.TENSOR: f"tensor{rank}",
+        Role.ARGUMENT: "value",
+        Role.OBJECT: "object, from --inputs FILE.py",
+        Role.UNKNOWN: "tensor or value",
+    }[parameter.role]
     annotation = f": {parameter.annotation}" if parameter.annotation else ""
     default = f" = {parameter.default}" if parameter.default is not None else ""
     return f"{parameter.name}{annotation}{default} ({role})"
