@@ -17,7 +17,7 @@ from trnprof.readers import read_profile
 from trnprof.readers.ntff import read_ntff_alone
 from trnprof.writers.ntff import write_ntff
 
-per_example = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+per_example = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 
 
 def through_file(profile: Profile, folder: Path) -> Profile:
