@@ -1,0 +1,1 @@
+"""Pages, state slots and the prefix tree, without torch."""
