@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from trnprof.analyzers.account_sets import account_sets, data_packet_mask, packets_of
+from trnprof.analyzers.account_sets import account_sets, data_packet_mask, intervals_of, packets_of
 from trnprof.intervals import EMPTY, Int64Array, Intervals, union
 from trnprof.profile import ENGINES, Core, Profile, int64_of
 
@@ -20,7 +20,7 @@ class Lane:
     """One row of the picture."""
 
     name: str
-    """An engine, `dma`, `collective`, `throttle`, or a part of the account: `work`, `idle`, ..."""
+    """An engine, `dma`, `collective`, `kernel`, `throttle`, or a part of the account: `work`, `idle`, ..."""
     kind: str
     """account (the lanes of this kind share each column out between them), busy, or blocked."""
     covered_ns: Int64Array
@@ -62,6 +62,7 @@ def draw_timeline(profile: Profile, core: Core, column_count: int) -> Timeline:
     for name in ENGINES:
         lanes += [(name, "busy", sets.busy[name]), (name, "blocked", sets.blocked[name])]
     lanes += [("dma", "busy", sets.data), ("collective", "busy", sets.collective)]
+    lanes.append(("kernel", "busy", intervals_of(profile.core_rows("kernels", core.core), window)))
     lanes.append(("throttle", "busy", _throttled(profile.core_rows("throttle", core.core)).clip(*window)))
     tables = [profile.core_rows("instructions", core.core), packets_of(profile, core.core)]
     tables.append(profile.core_rows("collectives", core.core))

@@ -23,7 +23,10 @@
     rows.push({ label: "dma", busy: lanes.get("dma/busy"), missing: !core.captured.dma });
     if (core.rate) rows.push({ label: "dma rate", busy: decode(core.rate.data), scale: core.rate.scale_bytes_per_s, mark: core.rate.mark_bytes_per_s });
     rows.push({ label: "collectives", busy: lanes.get("collective/busy"), missing: !core.captured.collectives });
-    if (lanes.get("throttle/busy").some((share) => share > 0)) rows.push({ label: "throttled", busy: lanes.get("throttle/busy") });
+    // Rows that most captures leave empty are there only where they are not.
+    for (const [name, label] of [["kernel", "in a kernel"], ["throttle", "throttled"]]) {
+      if (lanes.get(`${name}/busy`).at(-1) > 0) rows.push({ label, busy: lanes.get(`${name}/busy`) });
+    }
     const canvas = document.createElement("canvas");
     canvas.tabIndex = 0;
     canvas.setAttribute("role", "img");
@@ -82,6 +85,7 @@
   function draw(item) {
     const { canvas, core } = item;
     const width = canvas.clientWidth, gutter = width < 560 ? 66 : 92;
+    if (width < 2 * gutter) return;  // not laid out, or too narrow to show anything
     const height = GAP_BAND + ACCOUNT_HEIGHT + ROW_SPACE + (item.rows.length - 1) * (ROW_HEIGHT + ROW_SPACE) + AXIS_HEIGHT;
     const ratio = window.devicePixelRatio || 1;
     canvas.style.height = `${height}px`;

@@ -244,6 +244,9 @@ def test_sixty_four_ranks_stay_under_ten_megabytes_and_are_all_listed() -> None:
     }
     assert len(listed) == 64
     assert "56 more cores" in page.text
+    # Each rank lacks the same tables and step markers: said once, with how often.
+    assert "(said 64 times)" in page.text
+    assert page.text.count("DQ013") == 1
     # The longest windows are those drawn.
     assert [core["report_index"] for core in page.document("timelines")["cores"]] == list(range(56, 64))
 

@@ -59,7 +59,7 @@ def anatomy_html(report: Report, views: list[AnatomyView], profiles: list[Profil
     cores = [(profile, core) for profile, view in zip(profiles, views, strict=True) for core in view.anatomy.cores]
     shown = sorted(sorted(range(len(cores)), key=lambda index: -cores[index][1].window_ns)[:CORES_DRAWN])
     was_cut = _cut_to_size(document, shown)
-    lane_count = 2 * len(ENGINES) + 9
+    lane_count = 2 * len(ENGINES) + 10
     columns = min(MAX_COLUMNS, TIMELINE_BYTES // (lane_count * max(1, len(shown))))
     timelines = []
     for index in shown:
@@ -90,12 +90,23 @@ def anatomy_html(report: Report, views: list[AnatomyView], profiles: list[Profil
             "detail_indices": shown,
             "roofline_indices": under_the_roof,
             "hidden_core_count": len(cores) - len(shown),
+            "quality_groups": _quality_groups(Node(document, "")),
             "rows_kept": ROWS_KEPT if was_cut else None,
             "several_inputs": len(views) > 1,
             "longest_window_ns": max(core.window_ns for _, core in cores),
             "not_drawn": sum(core.event_count for _, core in cores),
         },
     )
+
+
+def _quality_groups(report: Node) -> list[tuple[Node, int]]:
+    """Data-quality entries, worst first, those that say the same once: (the first of them, how many there are)."""
+    groups: dict[tuple[str, str], list[Node]] = {}
+    for entry in report.data_quality:
+        groups.setdefault((entry.raw["code"], entry.raw["message"]), []).append(entry)
+    rank = {severity: at for at, severity in enumerate(("error", "warning", "info"))}
+    found = [(entries[0], len(entries)) for entries in groups.values()]
+    return sorted(found, key=lambda group: rank[group[0].raw["severity"]])
 
 
 def _cut_to_size(document: dict[str, Any], shown: list[int]) -> bool:

@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -25,28 +26,30 @@ class Node:
 
     __slots__ = ("json_path", "raw")
 
-    def __init__(self, raw: object, json_path: str) -> None:
+    def __init__(self, raw: Any, json_path: str) -> None:
         self.raw = raw
         self.json_path = json_path
 
     def __getattr__(self, key: str) -> Node:
         if not isinstance(self.raw, dict) or key not in self.raw:
             raise AttributeError(key)
-        return self[key]
+        return self._inside(key)
 
-    def __getitem__(self, key: str | int | slice) -> Node | list[Node]:
+    def __getitem__(self, key: str | int | slice) -> Any:
+        """One entry, or a list of them for a slice."""
         if isinstance(key, slice):
-            assert isinstance(self.raw, list)
-            return [self[index] for index in range(*key.indices(len(self.raw)))]  # type: ignore[misc]
-        path = f"{self.json_path}[{key}]" if isinstance(key, int) else f"{self.json_path}.{key}".lstrip(".")
-        return Node(self.raw[key], path)  # type: ignore[index]
+            return [self._inside(index) for index in range(*key.indices(len(self.raw)))]
+        return self._inside(key)
 
     def __iter__(self) -> Iterator[Node]:
-        keys = range(len(self.raw)) if isinstance(self.raw, list) else self.raw  # type: ignore[arg-type,union-attr]
-        return (self[key] for key in keys)  # type: ignore[misc,union-attr]
+        return (self._inside(key) for key in (range(len(self.raw)) if isinstance(self.raw, list) else self.raw))
+
+    def _inside(self, key: str | int) -> Node:
+        path = f"{self.json_path}[{key}]" if isinstance(key, int) else f"{self.json_path}.{key}".lstrip(".")
+        return Node(self.raw[key], path)
 
     def __len__(self) -> int:
-        return len(self.raw)  # type: ignore[arg-type]
+        return len(self.raw)
 
     def __bool__(self) -> bool:
         return bool(self.raw)
