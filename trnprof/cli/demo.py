@@ -7,10 +7,19 @@ from typing import Annotated
 
 import typer
 
-from trnprof.cli.options import STANDARD_OUTPUT, DebugOption, ForceOption, FormatOption, OutputFormat, OutputOption
+from trnprof.cli.options import (
+    STANDARD_OUTPUT,
+    DebugOption,
+    ForceOption,
+    FormatOption,
+    HtmlOption,
+    OutputFormat,
+    OutputOption,
+)
 
 EXAMPLES = (
     "trnprof demo",
+    "trnprof demo --html demo.html",
     "trnprof demo --keep demo-profile",
     "trnprof anatomy demo-profile --bandwidth spec",
 )
@@ -19,10 +28,13 @@ EXAMPLES = (
 def demo(
     keep: Annotated[
         Path | None,
-        typer.Option(help="Keep the example's Explorer Parquet directory here, to try commands on.", show_default=False),
+        typer.Option(
+            help="Keep the example's Explorer Parquet directory here, to try commands on.", show_default=False
+        ),
     ] = None,
     form: FormatOption = OutputFormat.TEXT,
     output: OutputOption = STANDARD_OUTPUT,
+    html: HtmlOption = None,
     force: ForceOption = False,
     debug: DebugOption = False,
 ) -> int:
@@ -39,8 +51,8 @@ def demo(
 
     if keep is not None:
         write_explorer_parquet(published_step(), keep, overwrite=force)
-        return anatomy(keep, form=form, output=output, force=force)
+        return anatomy(keep, form=form, output=output, html=html, force=force)
     with tempfile.TemporaryDirectory(prefix="trnprof-demo-") as folder:
         directory = Path(folder) / "decode-step@latest"
         write_explorer_parquet(published_step(), directory)
-        return anatomy(directory, form=form, output=output, force=force)
+        return anatomy(directory, form=form, output=output, html=html, force=force)
