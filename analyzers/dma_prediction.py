@@ -2,208 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from trnprof.hardware.dma_model import Constant, DmaModel
-from trnprof.nki.counting import DmaCount, count_dma, packet_histogram
+from trnprof.analyzers.dma_time import CountedDma, DmaTimes, time_dma
+from trnprof.analyzers.predicted_dma import (
+    MAX_CALLERS,
+    Assumption,
+    ElementBytes,
+    OnChip,
+    PacketCount,
+    PredictedDma,
+    PredictedLine,
+    PredictedProgram,
+    TensorReload,
+    Term,
+    TimeRange,
+    Traffic,
+    UnmodelledCall,
+)
+from trnprof.hardware.dma_model import DmaModel
+from trnprof.nki.counting import DmaCount, packet_histogram
 from trnprof.nki.recording import Access, DmaRecord, Memory, ProgramTrace, Recording
 from trnprof.nki.traffic import distinct_bytes, tensor_traffic
-
-SEMAPHORE_BYTES = 4
-"""Every engine that a DMA uses ends it with a packet of this size."""
-
-
-@dataclass(frozen=True)
-class TimeRange:
-    """A predicted time in ns: a bound from below, the estimate, and the time without any overlap."""
-
-    low: int
-    mid: int
-    high: int
-
-
-@dataclass(frozen=True)
-class ElementBytes:
-    """Sizes of the descriptors' elements, weighted by how many there are."""
-
-    min: int
-    median: int
-    max: int
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Sums over DMA instructions as written."""
-
-    dma_count: int
-    descriptor_count: int
-    hbm_read_bytes: int
-    hbm_write_bytes: int
-    sbuf_read_bytes: int
-    sbuf_write_bytes: int
-    time_ns: TimeRange
-
-
-@dataclass(frozen=True)
-class Term:
-    """The traffic of loops whose length is known only on the device: `traffic` times each name in `times`."""
-
-    times: tuple[str, ...]
-    """Bounds of the loops, as the source spells them; empty: what runs a known number of times."""
-    traffic: Traffic
-
-
-@dataclass(frozen=True)
-class PredictedLine:
-    """What one source line moves. Sums are over all programs; times are one core's."""
-
-    source: str
-    """file:line of the innermost user line."""
-    function: str
-    code: str
-    """The line's text, where known."""
-    called_from: tuple[str, ...]
-    """file:line of the callers one level up, where the line is in a helper; at most MAX_CALLERS."""
-    tensors: tuple[str, ...]
-    """Names of the HBM tensors it moves."""
-    operation: str
-    direction: str
-    """hbm->sbuf, sbuf->hbm, hbm->hbm, sbuf->sbuf, ..."""
-    mode: str
-    """hwdge, swdge, none; see mode_is_assumed."""
-    mode_is_assumed: bool
-    times: tuple[str, ...]
-    """Loops of unknown length around it; then every sum is per iteration of each of them."""
-    dma_count: int
-    descriptor_count: int
-    element_bytes: ElementBytes
-    bytes: int
-    """Bytes on the HBM side (of the source where both or neither side is HBM)."""
-    read_bytes: int
-    write_bytes: int
-    hbm_read_bytes: int
-    hbm_write_bytes: int
-    reload_factor: float | None
-    """How often each distinct HBM byte that it reads is read; None: reads none, or places known only on the device."""
-    partition_count: int
-    """Most partitions that one DMA of the line touches; 0 for HBM to HBM."""
-    engine_count: int
-    """Most DMA engines that one of them uses."""
-    cast: bool
-    transpose: bool
-    strided: bool
-    is_exact: bool
-    """False: descriptors are a bound (index vectors, elements no capture shows)."""
-    implicit: str | None
-    """Why the compiler adds it, where it is not in the source."""
-    time_ns: TimeRange
-    efficiency: float | None
-    """Bytes at the engines' peak rate ÷ mid time."""
-
-
-@dataclass(frozen=True)
-class PredictedProgram:
-    """One program of a launch."""
-
-    kernel: str
-    program_id: tuple[int, ...]
-    stands_for: int
-    """Programs of a large grid that this one was run for; its numbers are one program's."""
-    core: int
-    terms: tuple[Term, ...]
-    hbm_time_ns: int
-    """HBM bytes ÷ the bandwidth of this core (not of the chip); known trips only."""
-    sbuf_peak_bytes_per_partition: int
-    psum_peak_bytes_per_partition: int
-
-
-@dataclass(frozen=True)
-class OnChip:
-    """Peak use of an on-chip memory and its size."""
-
-    peak_bytes_per_partition: int
-    capacity_bytes_per_partition: int
-
-    @property
-    def overflows(self) -> bool:
-        """More is live at once than a partition holds."""
-        return self.peak_bytes_per_partition > self.capacity_bytes_per_partition
-
-
-@dataclass(frozen=True)
-class TensorReload:
-    """HBM traffic of one tensor over all programs."""
-
-    name: str
-    read_bytes: int
-    write_bytes: int
-    reload_factor: float | None
-
-
-@dataclass(frozen=True)
-class PacketCount:
-    """Packets of one size that the DMA queues of one mode will move, 4-byte semaphore writes included."""
-
-    mode: str
-    bytes: int
-    count: int
-
-
-@dataclass(frozen=True)
-class UnmodelledCall:
-    """A call that is in no sum."""
-
-    source: str
-    operation: str
-    reason: str
-    count: int
-
-
-@dataclass(frozen=True)
-class Assumption:
-    """Something the numbers rest on."""
-
-    code: str
-    text: str
-    source: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictedDma:
-    """The prediction of one kernel with one set of inputs."""
-
-    target: str
-    lnc: int
-    programs: tuple[PredictedProgram, ...]
-    terms: tuple[Term, ...]
-    """All programs; time is the slowest core's. One term with empty `times` where every trip count is known."""
-    lines: tuple[PredictedLine, ...]
-    """Longest mid time first."""
-    tensors: tuple[TensorReload, ...]
-    packets: tuple[PacketCount, ...]
-    hbm_time_ns: int
-    """The slowest core's HBM bytes ÷ its bandwidth."""
-    sbuf: OnChip
-    psum: OnChip
-    unmodelled: tuple[UnmodelledCall, ...]
-    sync_counts: tuple[tuple[str, int], ...]
-    """(operation, count) of collectives, barriers and exchanges: not in the DMA time."""
-    assumptions: tuple[Assumption, ...]
-    constants: tuple[Constant, ...]
-    stand_ins: tuple[str, ...] = ()
-    """Frameworks that were replaced by stand-ins while the kernel ran."""
-
-    @property
-    def total(self) -> Traffic | None:
-        """The whole traffic; None where a loop's length is unknown (then see `terms`)."""
-        return self.terms[0].traffic if len(self.terms) == 1 and not self.terms[0].times else None
-
-
-MAX_CALLERS = 3
 
 LIMIT_NOTES = frozenset(
     {"out-of-bounds", "tile-limit", "partition-limit", "source-limit", "contraction-mismatch", "size-mismatch"}
@@ -230,7 +53,7 @@ def predict_dma(
     high: each alone: `start_ns`, the data at the sustained rate, the semaphore packet.
     Where the DGE mode is the compiler's choice, low and high take the mode that is fastest and slowest.
 
-    Source: nki-dma.md section 2.4 (packet law from real trn2 profiles; issue_ns from three published matmuls).
+    Source: the packet law is read off real trn2 profiles, issue_ns fits three published matmuls (dma_model.toml).
     """
     accounts = [_Account(program, recording, model) for program in recording.programs]
     cores = _cores_of(recording)
@@ -285,7 +108,7 @@ class _Sums:
     mid_ns: float = 0.0
     high_ns: float = 0.0
 
-    def add(self, count: DmaCount, times: _Times, executions: int) -> None:
+    def add(self, count: DmaCount, times: DmaTimes, executions: int) -> None:
         self.dma_count += executions
         self.descriptor_count += executions * count.descriptor_count
         self.read_bytes += executions * count.read_bytes
@@ -317,25 +140,6 @@ class _Sums:
         return TimeRange(round(low), round(mid), round(max(self.high_ns, mid)))
 
 
-@dataclass(frozen=True)
-class _Times:
-    """Times of one execution of one DMA, ns."""
-
-    balanced_ns: float
-    fastest_ns: float
-    mid_ns: float
-    high_ns: float
-
-
-@dataclass(frozen=True)
-class _Counted:
-    """One record with its count and times."""
-
-    record: DmaRecord
-    count: DmaCount
-    times: _Times
-
-
 class _Account:
     """One program's DMAs, counted."""
 
@@ -343,7 +147,7 @@ class _Account:
         self.program = program
         self.model = model
         self.bandwidth = model["core_in_pair_bytes_per_s" if recording.lnc == 2 else "core_alone_bytes_per_s"]
-        self.counted = [_counted(record, recording.target, model) for record in program.dma]
+        self.counted = [time_dma(record, recording.target, model) for record in program.dma]
         self._by_times: dict[tuple[str, ...], _Sums] = defaultdict(_Sums)
         for entry in self.counted:
             self._by_times[entry.record.unknown_trips].add(entry.count, entry.times, entry.record.execution_count)
@@ -374,51 +178,6 @@ class _Account:
                 )
             )
         return tuple(result) or (Term((), _Sums().traffic()),)
-
-
-def _counted(record: DmaRecord, target: str, model: DmaModel) -> _Counted:
-    count = count_dma(record, target=target)
-    candidates = [count]
-    if count.mode_is_assumed:
-        others = [mode for mode in ("hwdge", "swdge") if mode != count.mode]
-        candidates += [count_dma(dataclasses.replace(record, assumed_mode=mode), target=target) for mode in others]
-    slower = _slow_down(record, count, model)
-    rate, sustained = model["packet_rate_bytes_per_ns"], model["packet_rate_sustained_bytes_per_ns"]
-    per_candidate = [_engine_times(candidate, rate, slower, model) for candidate in candidates]
-    fastest = min(per_candidate, key=max)
-    high = max(max(_engine_times(candidate, sustained, slower, model)) for candidate in candidates)
-    mid = max(_engine_times(count, sustained, slower, model))
-    semaphore = model["packet_overhead_ns"] + SEMAPHORE_BYTES / sustained
-    return _Counted(
-        record,
-        count,
-        _Times(
-            balanced_ns=sum(fastest) / model["engine_count"],
-            fastest_ns=max(fastest),
-            mid_ns=mid + model["issue_ns"],
-            high_ns=model["start_ns"] + high + semaphore,
-        ),
-    )
-
-
-def _engine_times(count: DmaCount, rate: float, slower: float, model: DmaModel) -> list[float]:
-    overhead = model["packet_overhead_ns"]
-    return [
-        slower * (packets * overhead + moved / rate)
-        for packets, moved in zip(count.engine_packets, count.engine_bytes, strict=True)
-    ] or [0.0]
-
-
-def _slow_down(record: DmaRecord, count: DmaCount, model: DmaModel) -> float:
-    factor = 1.0
-    if count.cast:
-        factor *= model["cast_factor"]
-    if count.transpose:
-        from_hbm = any(access.memory is Memory.HBM for access in (*record.reads, record.write))
-        factor /= model["transpose_hbm_efficiency" if from_hbm else "transpose_sbuf_efficiency"]
-    if record.reduce_op is not None:
-        factor /= model["compute_efficiency"]
-    return factor
 
 
 def _cores_of(recording: Recording) -> tuple[int, ...]:
@@ -471,7 +230,7 @@ def _sum_terms(programs: tuple[PredictedProgram, ...]) -> tuple[Term, ...]:
 class _LineSums:
     """What one line moves, over all programs."""
 
-    first: _Counted
+    first: CountedDma
     by_core: dict[int, _Sums] = field(default_factory=lambda: defaultdict(_Sums))
     all: _Sums = field(default_factory=_Sums)
     elements: dict[int, int] = field(default_factory=lambda: defaultdict(int))

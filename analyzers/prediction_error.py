@@ -13,7 +13,7 @@ from pathlib import PurePath
 import numpy as np
 
 from trnprof.analyzers.anatomy import Anatomy
-from trnprof.analyzers.dma_prediction import PredictedDma, TimeRange
+from trnprof.analyzers.predicted_dma import PredictedDma, TimeRange
 from trnprof.profile import Profile, codes_of, int64_of
 
 QUEUE_MODES = {

@@ -25,7 +25,6 @@ class Hit:
     evidence: dict[str, object]
 
 
-
 @dataclass(frozen=True)
 class _Region:
     """The bytes of a PSUM tile's partition that one access spans."""

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trnprof.analyzers.dma_prediction import ElementBytes, PredictedDma, TimeRange, predict_dma
+from trnprof.analyzers.dma_prediction import predict_dma
+from trnprof.analyzers.predicted_dma import ElementBytes, PredictedDma, TimeRange
 from trnprof.hardware.dma_model import DmaModel, load_dma_model
 from trnprof.nki.recording import (
     Access,

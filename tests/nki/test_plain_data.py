@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trnprof.analyzers.dma_prediction import ElementBytes, TimeRange
+from trnprof.analyzers.predicted_dma import ElementBytes, TimeRange
 from trnprof.errors import InconsistencyError
 from trnprof.findings import Finding
 from trnprof.nki.plain_data import from_plain, to_plain

@@ -247,7 +247,8 @@ def _kernels_answer(found: tuple[KernelSource, ...], path: Path, full: bool) -> 
 
 def _prediction_answer(run: KernelRun, limits: Limits, against: Path | None, full: bool) -> _Answer:
     from trnprof.nki.guard import predict_guarded
-    from trnprof.render.dma_predict import PredictionView, prediction_json, prediction_markdown, prediction_text
+    from trnprof.render.dma_predict import PredictionView, prediction_markdown, prediction_text
+    from trnprof.render.dma_predict_json import prediction_json
 
     compared = _read_capture(against) if against is not None else None  # before the run: a wrong path fails at once
     outcome = predict_guarded(run, limits)
@@ -290,10 +291,9 @@ def _hardware_json(run: KernelRun) -> dict[str, object]:
 
 def _read_capture(path: Path) -> tuple:
     from trnprof.analyzers.anatomy import measure_anatomy
+    from trnprof.errors import InputDataError
     from trnprof.hardware import bandwidth_for, hardware_of
     from trnprof.readers import read_profile
-
-    from trnprof.errors import InputDataError
 
     profile = read_profile(path)
     table = hardware_of(profile.metadata)

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trnprof.analyzers.dma_prediction import Assumption, PredictedDma, predict_dma
+from trnprof.analyzers.dma_prediction import predict_dma
 from trnprof.analyzers.hazards import find_hazards
+from trnprof.analyzers.predicted_dma import Assumption, PredictedDma
 from trnprof.findings import Finding
 from trnprof.hardware.dma_model import DmaModel
 from trnprof.nki.plain_data import from_plain, to_plain

@@ -7,7 +7,7 @@ from typing import Any
 
 from trnprof.nki.discovery import KernelKind, KernelSource, Parameter, Role
 from trnprof.nki.sites import CallSite
-from trnprof.render.dma_predict import markdown_table
+from trnprof.render.dma_predict import markdown_table, path_end
 from trnprof.render.markdown import escaped
 from trnprof.render.text import printable, wrapped
 
@@ -55,12 +55,10 @@ def kernels_text(kernels: tuple[KernelSource, ...], path: Path) -> str:
     """The list for a terminal: what each needs, and a command to run."""
     if not kernels:
         return (
-            f"{printable(path, 60)}: no kernel found: no function under nki.jit, none that moves data with nki "
+            f"{path_end(path)}: no kernel found: no function under nki.jit, none that moves data with nki "
             "operations, none that launches kernel[grid](...)\n"
         )
-    out = [
-        f"{printable(path, 60)}: {len(kernels)} kernel{'s' if len(kernels) != 1 else ''}; name one and give its inputs"
-    ]
+    out = [f"{path_end(path)}: {len(kernels)} kernel{'s' if len(kernels) != 1 else ''}; name one and give its inputs"]
     for kernel in kernels:
         launches = f" {', '.join(kernel.launches)}" if kernel.launches else ""
         out += [
@@ -98,8 +96,10 @@ def kernels_markdown(kernels: tuple[KernelSource, ...], path: Path) -> str:
 def sites_text(sites: tuple[CallSite, ...], path: Path) -> str:
     """Data-moving calls for a terminal."""
     if not sites:
-        return f"{printable(path, 60)}: no call that moves data in the syntax tree (helpers in other files are not followed)\n"
-    out = [f"{printable(path, 60)}: {len(sites)} calls that move data (from the syntax tree; nothing was run)"]
+        return (
+            f"{path_end(path)}: no call that moves data in the syntax tree (helpers in other files are not followed)\n"
+        )
+    out = [f"{path_end(path)}: {len(sites)} calls that move data (from the syntax tree; nothing was run)"]
     for site in sites:
         marks = [site.operation]
         if site.dge_mode:

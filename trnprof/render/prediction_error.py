@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trnprof.analyzers.prediction_error import PredictionError
-from trnprof.render.dma_predict import markdown_table, range_text
+from trnprof.render.dma_predict import markdown_table, path_end, range_text
 from trnprof.render.markdown import escaped
 from trnprof.render.text import duration, printable, table, wrapped
 
@@ -51,7 +51,7 @@ def _rounded(share: float | None) -> float | None:
 
 def prediction_error_text(error: PredictionError, path: str) -> str:
     """The comparison for an 80-column terminal."""
-    out = [f"predicted against measured in {printable(path, 50)}:"]
+    out = [f"predicted against measured in {path_end(path, 40)}:"]
     rows = [
         [entry.name, _count(entry.predicted), _bound(entry.measured, entry.measured_kind), _error(entry.error_share)]
         for entry in error.counts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trnprof.nki.sweep import Sweep, SweepPoint
-from trnprof.render.dma_predict import markdown_table, range_text
+from trnprof.render.dma_predict import markdown_table, path_end, range_text
 from trnprof.render.markdown import escaped
 from trnprof.render.text import byte_count, duration, printable, table, wrapped
 
@@ -51,7 +51,7 @@ def sweep_text(sweep: Sweep, *, kernel_file: str, kernel: str) -> str:
     """The ranking for an 80-column terminal."""
     feasible = [point for point in sweep.points if point.infeasible is None]
     lines = [
-        f"{printable(kernel_file, 60)}: {printable(kernel, 40)}",
+        f"{path_end(kernel_file)}: {printable(kernel, 40)}",
         f"predicted, {len(feasible)} of {len(sweep.points)} points feasible, best mid time first",
         "",
     ]
