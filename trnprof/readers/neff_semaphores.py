@@ -21,8 +21,8 @@ def name_queue_semaphores(table: pa.Table, neff: Neff) -> pa.Table:
     import numpy as np
 
     from trnprof.profile import codes_of, int64_of
+    from trnprof.readers.ntff_columns import coded
     from trnprof.readers.ntff_names import queue_name
-    from trnprof.readers.ntff_program import coded
 
     if "semaphore_idx" not in table.column_names:
         return table

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from trnprof.readers import isa
+from trnprof.readers.ntff_columns import coded, nullable
 from trnprof.readers.ntff_container import EngineStream, compiler_pcs
 
 Ints = npt.NDArray[np.int64]
@@ -92,19 +91,3 @@ def _compiler_pcs(stream: EngineStream) -> Ints:
 def _per_place(values: Ints, dtype: type[np.signedinteger]) -> npt.NDArray[np.signedinteger]:
     """One value for each place, "none" for the unlocated one."""
     return np.append(values, _NONE).astype(dtype)
-
-
-def nullable(values: npt.NDArray[np.signedinteger]) -> pa.Array:
-    """The values as a column, negative ones as null."""
-    missing = values < 0
-    return pa.array(values, mask=missing) if missing.any() else pa.array(values)
-
-
-def coded(codes: npt.NDArray[np.int32], names: Sequence[str]) -> pa.DictionaryArray:
-    """A name column from codes into `names` (negative: null), its dictionary cut to the names that occur."""
-    used = np.flatnonzero(np.bincount(codes[codes >= 0], minlength=1))
-    short = np.full(len(names) + 1, _NONE, np.int32)
-    short[used] = np.arange(len(used), dtype=np.int32)
-    return pa.DictionaryArray.from_arrays(
-        nullable(short[codes]), pa.array([names[code] for code in used.tolist()], pa.string())
-    )

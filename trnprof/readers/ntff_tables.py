@@ -13,7 +13,8 @@ from trnprof.profile import make_table
 from trnprof.readers import isa, ntff_names
 from trnprof.readers import ntff_container as box
 from trnprof.readers import ntff_records as rec
-from trnprof.readers.ntff_program import OPCODE_NAMES, Program, coded
+from trnprof.readers.ntff_columns import coded, column
+from trnprof.readers.ntff_program import OPCODE_NAMES, Program
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -105,11 +106,11 @@ class CoreReader:
             "instructions",
             {
                 **_nanoseconds(spans),
-                "pcore_idx": np.full(len(order), self.core, np.int16),
+                "pcore_idx": column(np.full(len(order), self.core, np.int16)),
                 "engine": coded(np.concatenate(engines)[order], ENGINE_NAMES),
-                "evt_wait_time_ns": self._wait_ns(records["payload"][spans.start]),
-                "crc_in": (result & np.uint32(0xFFFF)).astype(np.int32),
-                "crc_out": (result >> np.uint32(16)).astype(np.int32),
+                "evt_wait_time_ns": column(self._wait_ns(records["payload"][spans.start])),
+                "crc_in": column((result & np.uint32(0xFFFF)).astype(np.int32)),
+                "crc_out": column((result >> np.uint32(16)).astype(np.int32)),
                 **program.columns(place),
             },
         )
@@ -124,9 +125,9 @@ class CoreReader:
         key = rec.dma_keys(records, spans.start)
         columns = {
             **_nanoseconds(spans),
-            "pcore_idx": np.full(len(key), self.core, np.int16),
-            "transfer_bytes": records["key"][spans.end].astype(np.int64),
-            "crc": (records["payload"][spans.end] >> np.uint32(16)).astype(np.int32),
+            "pcore_idx": column(np.full(len(key), self.core, np.int16)),
+            "transfer_bytes": column(records["key"][spans.end].astype(np.int64)),
+            "crc": column((records["payload"][spans.end] >> np.uint32(16)).astype(np.int32)),
         }
         del spans
         queue_type = queues.type_of_key[key]
@@ -135,8 +136,8 @@ class CoreReader:
             "dma_packets",
             {
                 **columns,
-                "engine_idx": (key >> np.uint16(4)).astype(np.int16) + np.int16(queues.first_engine),
-                "queue_idx": (key & np.uint16(15)).astype(np.int16),
+                "engine_idx": column((key >> np.uint16(4)).astype(np.int16) + np.int16(queues.first_engine)),
+                "queue_idx": column((key & np.uint16(15)).astype(np.int16)),
                 "queue_type": coded(queue_type, queues.types),
                 "queue_name": coded(queues.name_of_key[key], queues.names),
             },
@@ -176,12 +177,12 @@ class CoreReader:
         return make_table(
             "semaphores",
             {
-                "timestamp": time_ps // 1000,
-                "pcore_idx": np.full(len(rows), self.core, np.int16),
+                "timestamp": column(time_ps // 1000),
+                "pcore_idx": column(np.full(len(rows), self.core, np.int16)),
                 "id": coded(index, ntff_names.semaphore_labels(self.subgraph, queues)),
-                "value": updates["payload"].astype(np.int64),
-                "timestamp_ps": time_ps,
-                "semaphore_idx": index.astype(np.int16),
+                "value": column(updates["payload"].astype(np.int64)),
+                "timestamp_ps": column(time_ps),
+                "semaphore_idx": column(index.astype(np.int16)),
                 "update_source": coded(_update_sources(updates, index, queues), _UPDATE_SOURCES),
                 "update_operation_type": coded(_OPERATION_OF_MODE[updates["op"] & 0x1F], _OPERATIONS),
             },
@@ -207,12 +208,12 @@ class CoreReader:
         return make_table(
             "throttle",
             {
-                "timestamp": time_ps // 1000,
-                "duration": (until_ps - time_ps) // 1000,
-                "k": (payload & np.uint32(0xFF)).astype(np.int32),
-                "n": records["op"][rows].astype(np.int32),
+                "timestamp": column(time_ps // 1000),
+                "duration": column((until_ps - time_ps) // 1000),
+                "k": column((payload & np.uint32(0xFF)).astype(np.int32)),
+                "n": column(records["op"][rows].astype(np.int32)),
                 "type": coded(kinds, _THROTTLE_KINDS),
-                "pcore_idx": np.full(len(rows), self.core, np.int16),
+                "pcore_idx": column(np.full(len(rows), self.core, np.int16)),
             },
         )
 
@@ -361,13 +362,13 @@ def _update_sources(
     return np.where(is_engine, engine, source).astype(np.int32)
 
 
-def _nanoseconds(spans: _Spans) -> dict[str, Ints]:
+def _nanoseconds(spans: _Spans) -> dict[str, pa.Array]:
     """Start and end in ns and ps: start and duration rounded down each, as the vendor does."""
     start_ps, end_ps = spans.start_ps, spans.end_ps
     start_ns = start_ps // 1000
     return {
-        "start_ts": start_ns,
-        "end_ts": start_ns + (end_ps - start_ps) // 1000,
-        "start_ps": start_ps,
-        "end_ps": end_ps,
+        "start_ts": column(start_ns),
+        "end_ts": column(start_ns + (end_ps - start_ps) // 1000),
+        "start_ps": column(start_ps),
+        "end_ps": column(end_ps),
     }
