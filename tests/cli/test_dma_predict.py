@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Run
+from trnprof import cli
 
 KERNEL = """
 import nki
@@ -41,33 +43,47 @@ BYTES = 256 * 512 * 2
 
 
 @pytest.fixture
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """`trnprof ARGUMENTS` in this process, which is twice as fast: kernels have a child process each anyway."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        words = [str(argument) for argument in arguments]
+        code = cli.run(words)
+        captured = capfd.readouterr()
+        return subprocess.CompletedProcess(words, code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
 def kernel(tmp_path: Path) -> str:
     (tmp_path / "kernel.py").write_text(KERNEL)
     return "kernel.py"
 
 
-def result_of(trnprof: Run, *arguments: object, code: int = 0) -> dict:
-    finished = trnprof("dma-predict", *arguments, "--format", "json")
+def result_of(inside: Run, *arguments: object, code: int = 0) -> dict:
+    finished = inside("dma-predict", *arguments, "--format", "json")
     assert finished.returncode == code, finished.stderr
     return json.loads(finished.stdout)
 
 
-def test_without_inputs_it_lists_kernels_needs_and_commands(trnprof: Run, kernel: str) -> None:
-    finished = trnprof("dma-predict", kernel)
+def test_without_inputs_it_lists_kernels_needs_and_commands(inside: Run, kernel: str) -> None:
+    finished = inside("dma-predict", kernel)
     assert finished.returncode == 0
     assert "copy_rows  (line 10, kernel)" in finished.stdout
     assert "launch  (line 23, host function that launches copy_rows)" in finished.stdout
     command = "trnprof dma-predict kernel.py --kernel copy_rows --input x=128x512:bfloat16"
     assert command in finished.stdout
-    rows = result_of(trnprof, kernel)["result"]["kernels"]
+    rows = result_of(inside, kernel)["result"]["kernels"]
     assert [row["name"] for row in rows] == ["copy_rows", "launch"]
     assert rows[0]["command"] == command
-    again = trnprof(*command.split()[1:])
+    again = inside(*command.split()[1:])
     assert again.returncode == 0, "the command that it prints runs"
 
 
-def test_the_json_contract(trnprof: Run, kernel: str) -> None:
-    envelope = result_of(trnprof, kernel, *INPUT)
+def test_the_json_contract(inside: Run, kernel: str) -> None:
+    envelope = result_of(inside, kernel, *INPUT)
     assert envelope["schema"] == "trnprof.dma-predict/1"
     assert envelope["error"] is None
     assert envelope["inputs"][0]["path"] == "kernel.py"
@@ -93,22 +109,22 @@ def test_the_json_contract(trnprof: Run, kernel: str) -> None:
     assert any(finding["code"] == "DMA009" for finding in envelope["findings"])
 
 
-def test_the_three_forms_say_the_same(trnprof: Run, kernel: str, tmp_path: Path) -> None:
-    text = trnprof("dma-predict", kernel, *INPUT).stdout
+def test_the_three_forms_say_the_same(inside: Run, kernel: str, tmp_path: Path) -> None:
+    text = inside("dma-predict", kernel, *INPUT).stdout
     assert f"{BYTES:,} B" in text
     assert "predicted for trn2, as written; nothing was compiled or measured" in text
     assert "nisa.dma_copy(dst=out[i * TILE" in text, "a statement over several lines is shown as one"
     assert max(map(len, text.splitlines())) <= 80
-    markdown = trnprof("dma-predict", kernel, *INPUT, "--format", "md").stdout
+    markdown = inside("dma-predict", kernel, *INPUT, "--format", "md").stdout
     assert f"| {BYTES:,} | {BYTES:,} | 4 | 512 |" in markdown
-    assert trnprof("dma-predict", kernel, *INPUT, "-o", "out.txt").stdout == ""
+    assert inside("dma-predict", kernel, *INPUT, "-o", "out.txt").stdout == ""
     assert (tmp_path / "out.txt").read_text() == text
-    assert trnprof("dma-predict", kernel, *INPUT, "-o", "out.txt").returncode == 2
+    assert inside("dma-predict", kernel, *INPUT, "-o", "out.txt").returncode == 2
 
 
 def test_same_input_same_bytes(trnprof: Run, kernel: str) -> None:
     outputs = {
-        trnprof("dma-predict", kernel, *INPUT, "--format", "json", PYTHONHASHSEED=str(seed)).stdout for seed in range(3)
+        trnprof("dma-predict", kernel, *INPUT, "--format", "json", PYTHONHASHSEED=str(seed)).stdout for seed in range(2)
     }
     assert len(outputs) == 1
     assert not re.search(r"/tmp|/home|/root|site-packages", outputs.pop())
@@ -128,13 +144,13 @@ def many_lines(count: int) -> str:
     ) + body  # fmt: skip
 
 
-def test_default_json_stays_under_8_kib_and_its_rest_row_sums(trnprof: Run, tmp_path: Path) -> None:
+def test_default_json_stays_under_8_kib_and_its_rest_row_sums(inside: Run, tmp_path: Path) -> None:
     (tmp_path / "many.py").write_text(many_lines(120))
     arguments = ("many.py", "--input", "x=128x512:bfloat16")
-    finished = trnprof("dma-predict", *arguments, "--format", "json")
+    finished = inside("dma-predict", *arguments, "--format", "json")
     assert len(finished.stdout.encode()) < 8 * 1024
     short = json.loads(finished.stdout)["result"]
-    full = result_of(trnprof, *arguments, "--full")["result"]
+    full = result_of(inside, *arguments, "--full")["result"]
     assert len(full["lines"]) == 120 and full["lines_rest"] is None
     for key in ("dma_count", "descriptor_count", "bytes"):
         shown = sum(line[key] for line in short["lines"]) + short["lines_rest"][key]
@@ -142,12 +158,12 @@ def test_default_json_stays_under_8_kib_and_its_rest_row_sums(trnprof: Run, tmp_
     assert short["lines_rest"]["line_count"] + len(short["lines"]) == 120
     assert short["total"] == full["total"]
     assert full["constants"][0].keys() >= {"name", "value", "unit", "source", "kind"}
-    text = trnprof("dma-predict", *arguments).stdout
+    text = inside("dma-predict", *arguments).stdout
     assert len(text.splitlines()) < 200
     assert "108 more lines" in text
 
 
-def test_unknown_trip_counts_have_no_total(trnprof: Run, tmp_path: Path) -> None:
+def test_unknown_trip_counts_have_no_total(inside: Run, tmp_path: Path) -> None:
     (tmp_path / "dyn.py").write_text("""
 import nki, nki.isa as nisa, nki.language as nl
 @nki.jit
@@ -159,50 +175,48 @@ def k(a, n):
         nisa.dma_copy(dst=t, src=a)
 """)
     arguments = ("dyn.py", "--input", "a=128x512:float32", "--input", "n=1x1:int32")
-    result = result_of(trnprof, *arguments)["result"]
+    result = result_of(inside, *arguments)["result"]
     assert result["total"]["hbm_read_bytes"] is None
     assert result["total"]["time_ns"] is None
     assert result["total"]["symbolic"]["hbm_read_bytes"].endswith("262144*n_reg")
     assert result["lines"][0]["times"] == ["n_reg"]
-    text = trnprof("dma-predict", *arguments).stdout
+    text = inside("dma-predict", *arguments).stdout
     assert "262144*n_reg" in text and "--trip n_reg=N" in " ".join(text.split())
-    known = result_of(trnprof, *arguments, "--trip", "n_reg=10")["result"]
+    known = result_of(inside, *arguments, "--trip", "n_reg=10")["result"]
     assert known["total"]["hbm_read_bytes"] >= 10 * 262_144
 
 
-def test_sweep(trnprof: Run, kernel: str) -> None:
-    finished = trnprof("dma-predict", kernel, *INPUT, "--sweep", "TILE=64,128,300")
+def test_sweep(inside: Run, kernel: str) -> None:
+    finished = inside("dma-predict", kernel, *INPUT, "--sweep", "TILE=64,128,300")
     assert finished.returncode == 0
     assert finished.stderr == "", "no progress bar where stderr is no terminal"
     assert "2 of 3 points feasible" in finished.stdout
     assert "TILE=300: " in finished.stdout
-    points = result_of(trnprof, kernel, *INPUT, "--sweep", "TILE=32,64,128,300")["result"]["points"]
+    points = result_of(inside, kernel, *INPUT, "--sweep", "TILE=32,64,128,300")["result"]["points"]
     assert [point["values"]["TILE"] for point in points] == ["128", "64", "32", "300"]
     assert [point.get("rank") for point in points] == [1, 2, 3, None]
-    assert trnprof("dma-predict", kernel, *INPUT, "--sweep", "TILE=32,64", "--format", "md").stdout.startswith(
-        "# Sweep"
-    )
+    assert inside("dma-predict", kernel, *INPUT, "--sweep", "TILE=32,64", "--format", "md").stdout.startswith("# Sweep")
 
 
-def test_no_exec_runs_nothing(trnprof: Run, tmp_path: Path) -> None:
+def test_no_exec_runs_nothing(inside: Run, tmp_path: Path) -> None:
     (tmp_path / "evil.py").write_text(KERNEL + "\nopen('left-behind', 'w')\nraise RuntimeError\n")
-    finished = trnprof("dma-predict", "evil.py", "--no-exec")
+    finished = inside("dma-predict", "evil.py", "--no-exec")
     assert finished.returncode == 0
     assert "2 calls that move data (from the syntax tree; nothing was run)" in finished.stdout
     assert "in line 13: i in nl.affine_range(rows // TILE)" in finished.stdout
     assert not (tmp_path / "left-behind").exists()
-    result = result_of(trnprof, "evil.py", "--no-exec")["result"]
+    result = result_of(inside, "evil.py", "--no-exec")["result"]
     assert result["executed"] is False and [site["line"] for site in result["sites"]] == [15, 16]
 
 
-def test_hardware_and_calibration(trnprof: Run, kernel: str, tmp_path: Path) -> None:
-    fast = result_of(trnprof, kernel, *INPUT, "--hardware", "trn3")["result"]
-    slow = result_of(trnprof, kernel, *INPUT, "--hardware", "trn1")["result"]
+def test_hardware_and_calibration(inside: Run, kernel: str, tmp_path: Path) -> None:
+    fast = result_of(inside, kernel, *INPUT, "--hardware", "trn3")["result"]
+    slow = result_of(inside, kernel, *INPUT, "--hardware", "trn1")["result"]
     assert fast["total"]["hbm_read_bytes"] == slow["total"]["hbm_read_bytes"] == BYTES
     assert fast["total"]["time_ns"]["low"] < slow["total"]["time_ns"]["mid"]
     assert any(text.startswith("constants-guessed") for text in slow["assumptions"])
     (tmp_path / "mine.toml").write_text("issue_ns = 100000\n")
-    result = result_of(trnprof, kernel, *INPUT, "--calibration", "mine.toml")["result"]
+    result = result_of(inside, kernel, *INPUT, "--calibration", "mine.toml")["result"]
     assert result["total"]["time_ns"]["mid"] > 400_000
     assert "calibration" in result["constants"]["issue_ns"]
 
@@ -227,12 +241,12 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_line(trnprof: Run, kernel: str, tmp_path: Path, name: str) -> None:
+def test_bad_input_is_one_line(inside: Run, kernel: str, tmp_path: Path, name: str) -> None:
     (tmp_path / "endless.py").write_text("def k(x): pass\nwhile True: pass\n")
     (tmp_path / "binary.py").write_bytes(b"\x7fELF\0\0")
     (tmp_path / "empty.py").write_text("")
     arguments, code, expected = BAD[name]
-    finished = trnprof("dma-predict", *arguments, "--format", "json")
+    finished = inside("dma-predict", *arguments, "--format", "json")
     assert finished.returncode == code, finished.stderr
     assert len(finished.stderr.strip().splitlines()) == 1, finished.stderr
     assert expected in finished.stderr
@@ -240,13 +254,13 @@ def test_bad_input_is_one_line(trnprof: Run, kernel: str, tmp_path: Path, name: 
     assert envelope["result"] is None and envelope["error"]["exit_code"] == code
 
 
-def test_an_empty_file_is_said_to_hold_no_kernel(trnprof: Run, tmp_path: Path) -> None:
+def test_an_empty_file_is_said_to_hold_no_kernel(inside: Run, tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text("x = 1\n")
-    finished = trnprof("dma-predict", "empty.py")
+    finished = inside("dma-predict", "empty.py")
     assert finished.returncode == 0 and "no kernel found" in finished.stdout
 
 
-def test_names_from_the_kernel_cannot_break_out(trnprof: Run, tmp_path: Path) -> None:
+def test_names_from_the_kernel_cannot_break_out(inside: Run, tmp_path: Path) -> None:
     (tmp_path / "evil.py").write_text("""
 import nki, nki.isa as nisa, nki.language as nl
 @nki.jit
@@ -257,21 +271,21 @@ def k(x):
     assert x.shape[0] == 128, "\\x1b[2Jtwo\\nlines"
 """)
     for form in ("text", "md", "json"):
-        out = trnprof("dma-predict", "evil.py", "--input", "x=128x512:float32", "--format", form).stdout
+        out = inside("dma-predict", "evil.py", "--input", "x=128x512:float32", "--format", form).stdout
         assert "\x1b" not in out
         assert form != "md" or "</script>|" not in out
-    finished = trnprof("dma-predict", "evil.py", "--input", "x=64x512:float32")
+    finished = inside("dma-predict", "evil.py", "--input", "x=64x512:float32")
     assert finished.returncode == 65 and "\x1b" not in finished.stderr
     assert len(finished.stderr.strip().splitlines()) == 1
 
 
-def test_what_the_kernel_prints_goes_to_stderr(trnprof: Run, tmp_path: Path) -> None:
+def test_what_the_kernel_prints_goes_to_stderr(inside: Run, tmp_path: Path) -> None:
     (tmp_path / "chatty.py").write_text(
         "def k():\n    print('hello\\x1b[2J')\n    import nki.language as nl; nl.load\n"
     )
-    finished = trnprof("dma-predict", "chatty.py", "--kernel", "k", "--arg", "a=1")
+    finished = inside("dma-predict", "chatty.py", "--kernel", "k", "--arg", "a=1")
     assert finished.returncode == 2
     (tmp_path / "chatty.py").write_text("import nki\n@nki.jit\ndef k(a):\n    print('hello\\x1b[2J')\n")
-    finished = trnprof("dma-predict", "chatty.py", "--arg", "a=1", "--format", "json")
+    finished = inside("dma-predict", "chatty.py", "--arg", "a=1", "--format", "json")
     assert json.loads(finished.stdout)["error"] is None
     assert finished.stderr == "trnprof: the kernel printed 10 bytes:\n  | hello\\x1b[2J\n"
