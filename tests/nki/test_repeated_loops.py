@@ -139,21 +139,21 @@ def load(source: str) -> Callable[..., Any]:
 def executions(recording: Recording) -> Counter[tuple[Any, ...]]:
     """Every execution of every record, with its addresses, as a multiset."""
     found: Counter[tuple[Any, ...]] = Counter()
-    for event in recording.programs[0].events:
-        for iteration in itertools.product(*[range(span.count or 1) for span in event.loops]):
-            found[_execution(event, iteration)] += 1
+    for record in recording.programs[0].events:
+        for iteration in itertools.product(*[range(span.count or 1) for span in record.loops]):
+            found[_execution(record, iteration)] += 1
     return found
 
 
-def _execution(event: Event, iteration: tuple[int, ...]) -> tuple[Any, ...]:
+def _execution(record: Event, iteration: tuple[int, ...]) -> tuple[Any, ...]:
     accesses: list[Access] = []
-    if isinstance(event, DmaRecord):
-        accesses = [*event.reads, event.write]
+    if isinstance(record, DmaRecord):
+        accesses = [*record.reads, record.write]
     places = []
     for access in accesses:
         moved = sum(step * at for step, at in zip(access.loop_steps, iteration, strict=True))
         places.append((access.memory.value, access.offset + moved, access.shape, access.pattern))
-    return (event.op, str(event.site), *places)
+    return (record.op, str(record.site), *places)
 
 
 def both(source: str) -> Iterator[Recording]:

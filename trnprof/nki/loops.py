@@ -51,6 +51,7 @@ class LoopRun:
         "recorder",
         "repeats",
         "site",
+        "start_moving",
         "start_storage",
         "start_weight",
         "state",
@@ -77,6 +78,7 @@ class LoopRun:
         self.state: Any = None
         self.start_weight = 0
         self.start_storage = 0
+        self.start_moving = 0
 
 
 class LoopIndex:
@@ -533,6 +535,7 @@ class LoopIterator:
         if state == loop.state:
             skipped = last - loop.iteration
             loop.repeats[loop.iteration] = skipped + 1
+            recorder.skip_iterations(loop, skipped)
             loop.iteration = last
             loop.jumped += skipped
             recorder.weight += skipped * weight

@@ -298,6 +298,7 @@ def _build(root: str, generation: int, target: str) -> dict[str, ModuleType]:
     modules[f"{root}.compiler"].__dict__.update(
         sbuf=Allocator(objects.MemoryRegion.sbuf),
         psum=Allocator(objects.MemoryRegion.psum),
+        no_reorder=_Context,
         **dict.fromkeys(
             ("enable_stack_allocator", "force_auto_alloc", "skip_middle_end_transformations"), _pass_through
         ),

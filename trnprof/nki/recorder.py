@@ -82,6 +82,8 @@ class Recorder:
         self.identities: set[int] = set()
         self.used_trips: set[str] = set()
         self.registers = 0
+        self.moving: list[Any] = []
+        """[storage, first, last element, steps] of blocked views that watched loops move."""
         self._first_storage: dict[LoopRun, int] = {}
         self._sites: dict[tuple[tuple[CodeType, int], ...], Site] = {}
         self._frames: dict[tuple[CodeType, int], Frame] = {}
@@ -146,6 +148,7 @@ class Recorder:
             self.loops.pop().closed = True
         loop.start_storage = len(self.storages) + self.registers
         loop.start_weight = self.weight
+        loop.start_moving = len(self.moving)
         self._renew_nest()
 
     def close_loop(self, loop: LoopRun) -> None:
@@ -156,6 +159,8 @@ class Recorder:
                 self.loops.pop().closed = True
             self.loops.pop()
             self._renew_nest()
+            if not self.loops:
+                self.moving.clear()
 
     def _renew_nest(self) -> None:
         self.nest = tuple((loop, loop.iteration) for loop in self.loops)
@@ -190,10 +195,10 @@ class Recorder:
     def access(self, tensor: Tensor, *, write: bool = False) -> Access:
         """The tensor's addresses now, and that its storage is in use here."""
         storage = tensor.storage
-        now = len(self.entries)
-        if storage.first_use is None:
-            storage.first_use = now
-        storage.last_use = now
+        if storage.partition_axis:
+            self._use_blocks(tensor)
+        else:
+            storage.use(len(self.entries), 0, 0)
         if write:
             storage.written = True
         else:
@@ -227,6 +232,31 @@ class Recorder:
             tensor.offsets,
         )
 
+    def _use_blocks(self, tensor: Tensor) -> None:
+        """Which blocks a view of a blocked storage touches; where a watched loop moves it, remember that for its jumps."""
+        storage = tensor.storage
+        elements = max(storage.partition_elements, 1)
+        first, last = 0, elements - 1
+        if tensor.dtype == storage.dtype and tensor.offsets is None:
+            offset = tensor.offset
+            first = last = (offset.value if type(offset) is LoopIndex else offset) % elements
+            for stride, size in zip(tensor.strides, tensor.shape, strict=True):
+                if stride < elements:
+                    last += stride * (size - 1)
+            if type(offset) is LoopIndex:
+                self.moving.append([storage, first, last, offset.steps()])
+        storage.use(len(self.entries), first, last)
+
+    def skip_iterations(self, loop: LoopRun, skipped: int) -> None:
+        """The iteration of `loop` that just ended stands for `skipped` more: their blocks were used too."""
+        for item in self.moving[loop.start_moving :]:
+            storage, first, last, steps = item
+            step = steps.get(loop, 0)
+            if step:
+                low, high = sorted((step * 1, step * skipped))
+                storage.use(len(self.entries), first + low, last + high, skipped=True)
+                item[1], item[2] = first + min(low, 0), last + max(high, 0)
+
     # Result
 
     def finish(self, returned: set[int], *, stands_for: int = 1) -> ProgramTrace:
@@ -258,14 +288,15 @@ class Recorder:
         changes: dict[int, int] = {}
         placed = 0
         for storage in self.storages:
-            if storage.memory is not memory or storage.first_use is None or storage.last_use is None:
+            if storage.memory is not memory:
                 continue
-            if storage.address is not None:
+            if storage.address is not None and storage.uses:
                 placed = max(placed, storage.address[1] + storage.bytes_per_partition)
                 continue
-            size = storage.bytes_per_partition
-            changes[storage.first_use] = changes.get(storage.first_use, 0) + size
-            changes[storage.last_use + 1] = changes.get(storage.last_use + 1, 0) - size
+            size = storage.bytes_per_partition // max(storage.block_count, 1)
+            for first, last in storage.lifetimes():
+                changes[first] = changes.get(first, 0) + size
+                changes[last + 1] = changes.get(last + 1, 0) - size
         live = peak = 0
         for _, change in sorted(changes.items()):
             live += change

@@ -7,7 +7,7 @@ elements a partition, so a stride of that many steps to the next partition. offs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -32,9 +32,7 @@ class Storage:
         "__weakref__",
         "address",
         "dtype",
-        "first_use",
         "kind",
-        "last_use",
         "memory",
         "name",
         "number",
@@ -45,6 +43,8 @@ class Storage:
         "reserved_bytes",
         "shape",
         "site",
+        "skipped_uses",
+        "uses",
         "values",
         "writer",
         "written",
@@ -76,8 +76,10 @@ class Storage:
         self.partition_elements = 0
         if self.memory is not Memory.HBM:
             self.partition_elements = _product(shape) // max(shape[partition_axis], 1) if shape else 1
-        self.first_use: int | None = None
-        self.last_use: int | None = None
+        self.uses: dict[int, tuple[int, int]] = {}
+        """Block -> (first, last) event that touches it. The first generation's leading dimensions are blocks, each live
+        on its own; everything else is one block, 0."""
+        self.skipped_uses: dict[int, tuple[int, int]] = {}
         self.written = kind in ("argument", "constant")
         self.producer: tuple[dict[str, Any], Any] | None = None
         """(the record whose result this is, its loop nest) until something reads it: an assignment redirects the result."""
@@ -96,6 +98,35 @@ class Storage:
         free = self.shape[:axis] + self.shape[axis + 1 :]
         inner = row_major(free)
         return (*inner[:axis], self.partition_elements, *inner[axis:])
+
+    @property
+    def block_count(self) -> int:
+        """Blocks of tiles: the product of the dimensions before the partition dimension."""
+        return _product(self.shape[: self.partition_axis])
+
+    def use(self, now: int, first: int, last: int, *, skipped: bool = False) -> None:
+        """Event `now` touches elements first..last of a partition (in the storage's dtype).
+
+        skipped: by iterations that another one stands for; a block that only one loop touches so is as live as the
+        block of the iteration that ran, and no further.
+        """
+        blocks = range(1)
+        if self.partition_axis and self.memory is not Memory.HBM:
+            size = max(self.partition_elements // max(self.block_count, 1), 1)
+            blocks = range(max(first // size, 0), min(last // size + 1, self.block_count))
+        uses = self.skipped_uses if skipped else self.uses
+        for block in blocks:
+            known = uses.get(block)
+            uses[block] = (now, now) if known is None else (known[0], now)
+
+    def lifetimes(self) -> Iterator[tuple[int, int]]:
+        """(first, last) event of each block that was used."""
+        for block in self.uses.keys() | self.skipped_uses.keys():
+            ran, skipped = self.uses.get(block), self.skipped_uses.get(block)
+            if ran is None and skipped is not None and skipped[0] == skipped[1]:
+                continue
+            spans = [span for span in (ran, skipped) if span is not None]
+            yield min(span[0] for span in spans), max(span[1] for span in spans)
 
     @property
     def bytes_per_partition(self) -> int:

@@ -52,7 +52,8 @@ def redirect(value: Tensor, target: Tensor, **changes: Any) -> bool:
         fields["attributes"] = (*fields["attributes"], *changes.items())
     target.storage.writer = value.storage.writer
     value.storage.producer = None
-    value.storage.first_use = value.storage.last_use = None
+    value.storage.uses.clear()
+    value.storage.skipped_uses.clear()
     return True
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -44,15 +45,14 @@ class Placement:
 
     def address(self, tile: tuple[int, ...], itemsize: int, blocks: tuple[int, ...]) -> tuple[tuple[int, int], int]:
         """((partition, byte), bytes of a partition) of a tensor of `blocks` tiles."""
-        tile_bytes = itemsize * int(np.prod(tile[1:], dtype=np.int64))
+        tile_bytes = itemsize * prod(tile[1:])
         if self.place is not None:
             last = tuple(size - 1 for size in blocks)
             first = self.place((0,) * len(blocks), tile, itemsize)
             end = self.place(last, tile, itemsize)
             return (int(first[0]), int(first[1])), int(end[1]) - int(first[1]) + tile_bytes
-        count = 1
-        for size in self.num_free_tiles if isinstance(self.num_free_tiles, list | tuple) else (self.num_free_tiles,):
-            count *= int(size)
+        tiles = self.num_free_tiles if isinstance(self.num_free_tiles, list | tuple) else (self.num_free_tiles,)
+        count = min(prod(int(size) for size in tiles), prod(blocks))  # without block dimensions there is one tile
         return (int(self.base_partition), int(self.base_addr)), max(count, 1) * tile_bytes
 
 
