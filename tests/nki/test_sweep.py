@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -108,3 +110,26 @@ def test_a_mistake_that_is_no_points_own_stops_the_sweep(tmp_path: Path) -> None
 def test_a_file_that_fails_to_load_is_the_sweeps_error(tmp_path: Path) -> None:
     with pytest.raises(InputDataError, match="every point fails alike: line 1: cannot import: no module 'not_there'"):
         sweep(tmp_path, "width=128,512", source="import not_there\n" + TILED)
+
+
+def test_an_interrupted_sweep_leaves_no_process(tmp_path: Path) -> None:
+    slow = TILED.replace("rows, columns = a.shape", "rows, columns = a.shape\n    while width != 512: pass")
+    run = kernel_run(tmp_path, slow, "a=512x4096:float32")
+    tree = parse_source(run.kernel_file.read_text(), run.kernel_file)
+
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(
+            run,
+            parse_sweeps(["width=512,1024"]),
+            kernel=find_kernels(tree)[0],
+            tree=tree,
+            jobs=2,
+            on_progress=interrupt,
+        )
+    assert time.monotonic() - started < 20, "the point that would run for a minute was ended"
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -228,13 +229,11 @@ def _report(
 
 
 def _sites_answer(tree: ast.Module, path: Path, full: bool) -> _Answer:
-    from trnprof.nki.sites import find_call_sites, sites_json
-    from trnprof.render.kernels import sites_markdown, sites_text
+    from trnprof.nki.sites import find_call_sites
+    from trnprof.render.kernels import sites_json, sites_markdown, sites_text
 
     sites = find_call_sites(tree)
-    return _Answer(
-        _report(path, sites_json(sites, None if full else 15)), sites_text(sites, path), sites_markdown(sites, path)
-    )
+    return _Answer(_report(path, sites_json(sites, full=full)), sites_text(sites, path), sites_markdown(sites, path))
 
 
 def _kernels_answer(found: tuple[KernelSource, ...], path: Path, full: bool) -> _Answer:
@@ -251,7 +250,8 @@ def _prediction_answer(run: KernelRun, limits: Limits, against: Path | None, ful
     from trnprof.render.dma_predict_json import prediction_json
 
     compared = _read_capture(against) if against is not None else None  # before the run: a wrong path fails at once
-    outcome = predict_guarded(run, limits)
+    with _status(f"running {run.kernel} (at most {limits.wall_s:g} s)"):
+        outcome = predict_guarded(run, limits)
     _show_printed(outcome.printed, outcome.printed_byte_count)
     view = PredictionView(str(run.kernel_file), run.kernel, outcome.prediction)
     reserved = 0
@@ -340,6 +340,18 @@ def _sweep_answer(
         sweep_text(sweep, kernel_file=file, kernel=run.kernel),
         sweep_markdown(sweep, kernel_file=file, kernel=run.kernel),
     )
+
+
+def _status(text: str) -> AbstractContextManager[object]:
+    """A line that says what is going on, on a terminal only."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    try:
+        from rich.console import Console
+        from rich.markup import escape
+    except ImportError:  # typer brings it; a slim installation may not
+        return nullcontext()
+    return Console(stderr=True).status(escape(text))
 
 
 def _show_printed(text: str, byte_count: int) -> None:

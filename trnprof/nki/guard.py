@@ -45,6 +45,9 @@ _DRAINED_BYTES = 16 << 20
 
 _ENOUGH = getattr(signal, "SIGUSR1", None)
 
+_running: set[subprocess.Popen[bytes]] = set()
+"""Children that are alive now, of all threads."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -121,12 +124,14 @@ def predict_guarded(run: KernelRun, limits: Limits | None = None) -> GuardedResu
     limits = limits or Limits()
     with tempfile.TemporaryDirectory(prefix="trnprof-kernel-") as scratch:
         process = _start(scratch)
+        _running.add(process)
         try:
             document, printed, printed_byte_count = _converse(process, _request(run, limits), run, limits)
         finally:
             if process.poll() is None:
                 process.kill()
             process.wait()
+            _running.discard(process)
             for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
@@ -134,6 +139,12 @@ def predict_guarded(run: KernelRun, limits: Limits | None = None) -> GuardedResu
         raise _as_exception(document["error"], run)
     prediction = from_plain(KernelPrediction, document.get("prediction"))
     return GuardedResult(prediction, printed, printed_byte_count)
+
+
+def stop_running() -> None:
+    """End every child that is alive: what an interrupted sweep leaves behind."""
+    for process in tuple(_running):
+        process.kill()
 
 
 def _request(run: KernelRun, limits: Limits) -> bytes:

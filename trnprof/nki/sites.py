@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import Any
 
 from trnprof.nki.discovery import MOVES_DATA, ImportedNames, find_kernels
 
@@ -63,31 +62,6 @@ def find_call_sites(tree: ast.Module) -> tuple[CallSite, ...]:
             loops = (*loops, EnclosingLoop(node.lineno, "", _text(node.test)))
         pending.extend((child, function, loops) for child in ast.iter_child_nodes(node))
     return tuple(sorted(found, key=lambda site: (site.line, site.operation)))
-
-
-def sites_json(sites: tuple[CallSite, ...], shown: int | None) -> dict[str, Any]:
-    """The `result` of --no-exec: the first `shown` sites (None: all) and how many are left out."""
-    listed = sites if shown is None else sites[:shown]
-    return {
-        "executed": False,
-        "site_count": len(sites),
-        "sites": [
-            {
-                "line": site.line,
-                "function": site.function,
-                "in_kernel": site.in_kernel,
-                "operation": site.operation,
-                "destination": site.destination,
-                "source": site.source,
-                "dge_mode": site.dge_mode,
-                "indirect": site.indirect,
-                "masked": site.masked,
-                "loops": [f"line {loop.line}: {loop.target} in {loop.iterates}" for loop in site.loops],
-            }
-            for site in listed
-        ],
-        "rest_count": len(sites) - len(listed),
-    }
 
 
 def _call_site(

@@ -21,7 +21,7 @@ from trnprof.errors import (
     UsageError,
 )
 from trnprof.nki.discovery import KernelSource
-from trnprof.nki.guard import KernelRun, Limits, predict_guarded
+from trnprof.nki.guard import KernelRun, Limits, predict_guarded, stop_running
 from trnprof.nki.hazard_codes import BREAKS
 from trnprof.nki.inputs import check_literal, parse_tensor
 from trnprof.nki.prediction_task import KernelPrediction
@@ -113,6 +113,10 @@ def run_sweep(
             for future in done:
                 points[waiting.pop(future)] = future.result()
                 on_progress(len(points), len(plans))
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        stop_running()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
     failures = {point.infeasible for point in points.values() if point.prediction is None}

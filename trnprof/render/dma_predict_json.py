@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from trnprof.analyzers.predicted_dma import (
@@ -26,6 +26,15 @@ JSON_BUDGET_BYTES = 8 * 1024
 """The default envelope stays under this for an agent's sake; --full has everything."""
 _ENVELOPE_BYTES = 900
 """What the envelope adds around result and findings: tool, inputs, hardware."""
+
+
+def fitting(build: Callable[[int], dict[str, Any]], count: int) -> dict[str, Any]:
+    """`build(n)` for the most rows n, of `count`, with which the envelope stays under JSON_BUDGET_BYTES; one at least."""
+    while True:
+        result = build(count)
+        if count <= 1 or len(json.dumps(result)) + _ENVELOPE_BYTES < JSON_BUDGET_BYTES:
+            return result
+        count -= 1
 
 
 def prediction_json(

@@ -8,6 +8,7 @@ from typing import Any
 from trnprof.nki.discovery import KernelKind, KernelSource, Parameter, Role
 from trnprof.nki.sites import CallSite
 from trnprof.render.dma_predict import markdown_table, path_end
+from trnprof.render.dma_predict_json import fitting
 from trnprof.render.markdown import escaped
 from trnprof.render.text import printable, wrapped
 
@@ -21,21 +22,26 @@ _SHOWN = 20
 
 def kernels_json(kernels: tuple[KernelSource, ...], path: Path, *, full: bool) -> dict[str, Any]:
     """`result` when no inputs were given: the kernels, their parameters, a command each."""
-    shown = kernels if full else kernels[:_SHOWN]
-    rows = []
-    for kernel in shown:
-        row: dict[str, Any] = {
-            "name": kernel.name,
-            "kind": str(kernel.kind),
-            "line": kernel.line,
-            "needs": [_needs(parameter) for parameter in kernel.parameters if parameter.required],
-            "command": kernel.command(path),
-        }
-        if full:
-            row["optional"] = [_needs(parameter) for parameter in kernel.parameters if not parameter.required]
-            row["launches"] = list(kernel.launches)
-        rows.append(row)
-    return {"kernels": rows, "kernels_rest_count": len(kernels) - len(shown)}
+
+    def with_kernels(count: int) -> dict[str, Any]:
+        rows = [_kernel_json(kernel, path, full=full) for kernel in kernels[:count]]
+        return {"kernels": rows, "kernels_rest_count": len(kernels) - count}
+
+    return with_kernels(len(kernels)) if full else fitting(with_kernels, min(_SHOWN, len(kernels)))
+
+
+def _kernel_json(kernel: KernelSource, path: Path, *, full: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "name": kernel.name,
+        "kind": str(kernel.kind),
+        "line": kernel.line,
+        "needs": [_needs(parameter) for parameter in kernel.parameters if parameter.required],
+        "command": kernel.command(path),
+    }
+    if full:
+        row["optional"] = [_needs(parameter) for parameter in kernel.parameters if not parameter.required]
+        row["launches"] = list(kernel.launches)
+    return row
 
 
 def _needs(parameter: Parameter) -> str:
@@ -91,6 +97,35 @@ def kernels_markdown(kernels: tuple[KernelSource, ...], path: Path) -> str:
         "\n".join([f"# Kernels of {escaped(path)}", "", *markdown_table(["kernel", "kind", "line", "command"], rows)])
         + "\n"
     )
+
+
+def sites_json(sites: tuple[CallSite, ...], *, full: bool) -> dict[str, Any]:
+    """`result` of --no-exec: the sites, as many as fit, and how many are left out."""
+
+    def with_sites(count: int) -> dict[str, Any]:
+        return {
+            "executed": False,
+            "site_count": len(sites),
+            "sites": [_site_json(site) for site in sites[:count]],
+            "sites_rest_count": len(sites) - count,
+        }
+
+    return with_sites(len(sites)) if full else fitting(with_sites, min(_SHOWN, len(sites)))
+
+
+def _site_json(site: CallSite) -> dict[str, Any]:
+    return {
+        "line": site.line,
+        "function": site.function,
+        "in_kernel": site.in_kernel,
+        "operation": site.operation,
+        "destination": site.destination,
+        "source": site.source,
+        "dge_mode": site.dge_mode,
+        "indirect": site.indirect,
+        "masked": site.masked,
+        "loops": [f"line {loop.line}: {loop.target} in {loop.iterates}" for loop in site.loops],
+    }
 
 
 def sites_text(sites: tuple[CallSite, ...], path: Path) -> str:

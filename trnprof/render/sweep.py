@@ -6,6 +6,7 @@ from typing import Any
 
 from trnprof.nki.sweep import Sweep, SweepPoint
 from trnprof.render.dma_predict import markdown_table, path_end, range_text
+from trnprof.render.dma_predict_json import fitting
 from trnprof.render.markdown import escaped
 from trnprof.render.text import byte_count, duration, printable, table, wrapped
 
@@ -14,16 +15,20 @@ _SHOWN = 20
 
 def sweep_json(sweep: Sweep, *, kernel: str, full: bool) -> dict[str, Any]:
     """`result` of a sweep: points ranked, the infeasible ones last with why."""
-    shown = sweep.points if full else sweep.points[:_SHOWN]
-    return {
-        "provenance": "predicted",
-        "kernel": kernel,
-        "sweep": list(sweep.names),
-        "point_count": len(sweep.points),
-        "feasible_count": sum(point.infeasible is None for point in sweep.points),
-        "points": [_point_json(point, rank) for rank, point in enumerate(shown, 1)],
-        "points_rest_count": len(sweep.points) - len(shown),
-    }
+    feasible = sum(point.infeasible is None for point in sweep.points)
+
+    def with_points(count: int) -> dict[str, Any]:
+        return {
+            "provenance": "predicted",
+            "kernel": kernel,
+            "sweep": list(sweep.names),
+            "point_count": len(sweep.points),
+            "feasible_count": feasible,
+            "points": [_point_json(point, rank) for rank, point in enumerate(sweep.points[:count], 1)],
+            "points_rest_count": len(sweep.points) - count,
+        }
+
+    return with_points(len(sweep.points)) if full else fitting(with_points, min(_SHOWN, len(sweep.points)))
 
 
 def _point_json(point: SweepPoint, rank: int) -> dict[str, Any]:
