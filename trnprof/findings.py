@@ -265,6 +265,14 @@ _DATA_QUALITY = (
         "compile again, and capture with that very NEFF",
     ),
     DataQualityCode(
+        "DQ040",
+        Severity.WARNING,
+        "the sides' configurations differ",
+        "The captures that are compared come from different machines, software, bandwidths or shapes.",
+        "The difference may come from that, and not from the change that the comparison is about.",
+        "capture both sides on the same instance, with the same runtime, driver, batch and shapes",
+    ),
+    DataQualityCode(
         "DQ031",
         Severity.WARNING,
         "records that trnprof cannot decode",
