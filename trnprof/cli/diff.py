@@ -14,6 +14,7 @@ from trnprof.cli.options import (
     FormatOption,
     FullOption,
     HardwareOption,
+    HtmlOption,
     OutputFormat,
     OutputOption,
     StrictOption,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "trnprof diff before.ntff after.ntff",
     "trnprof diff --before a1.ntff --before a2.ntff --after b1.ntff --after b2.ntff --bar 2%",
+    "trnprof diff before.ntff after.ntff --html diff.html",
     "trnprof diff before.ntff after.ntff --scope kernel:mlp",
     "trnprof diff before.ntff after.ntff --format json --fail-if-slower",
 )
@@ -70,6 +72,7 @@ def diff(
     ] = False,
     form: FormatOption = OutputFormat.TEXT,
     output: OutputOption = STANDARD_OUTPUT,
+    html: HtmlOption = None,
     force: ForceOption = False,
     strict: StrictOption = False,
     full: FullOption = False,
@@ -87,6 +90,7 @@ def diff(
     from trnprof.errors import UsageError
     from trnprof.render.diff import diff_markdown, diff_report, diff_text
     from trnprof.render.envelope import Report
+    from trnprof.render.quality import merged_quality
 
     sides = [[*([first] if first else []), *(before or [])], [*([second] if second else []), *(after or [])]]
     if not sides[0] or not sides[1]:
@@ -97,7 +101,7 @@ def diff(
     if paired and len(costs_before) != len(costs_after):
         raise UsageError(f"--paired: {len(costs_before)} captures before and {len(costs_after)} after; name as many")
     result = compare(costs_before, costs_after, bar_share=bar_share, paired=paired, scope=wanted)
-    limits = (*_mismatch(result), *_merged([*quality, *quality_after]))
+    limits = (*_mismatch(result), *merged_quality([*quality, *quality_after]))
     used = costs_before[0].anatomy
 
     def report(document: dict[str, object]) -> Report:
@@ -113,6 +117,11 @@ def diff(
             result=document,
         )
 
+    if html is not None:
+        from trnprof.cli.answer import write_page
+        from trnprof.render.html import diff_html
+
+        write_page(diff_html(diff_report(result, report, full=True), result), html, output=output, force=force)
     code = deliver(
         diff_report(result, report, full=full),
         form=form,
@@ -196,19 +205,3 @@ def _mismatch(result: Diff) -> list[DataQuality]:
     if not doubtful:
         return []
     return [data_quality("DQ040", count=len(doubtful), detail=", ".join(entry.field for entry in doubtful))]
-
-
-def _merged(found: list[tuple[str, DataQuality]]) -> list[DataQuality]:
-    """One entry for each thing said of several captures, with their names."""
-    from dataclasses import replace
-
-    captures: dict[DataQuality, list[str]] = {}
-    for path, entry in found:
-        captures.setdefault(entry, []).append(path)
-    everywhere = len({path for path, _ in found})
-    return [
-        replace(
-            entry, message=f"{'all captures' if len(paths) == everywhere > 1 else ', '.join(paths)}: {entry.message}"
-        )
-        for entry, paths in captures.items()
-    ]

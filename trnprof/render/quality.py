@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from trnprof.findings import DataQuality, Severity
 from trnprof.render.markdown import escaped
 from trnprof.render.text import printable, wrapped
@@ -37,3 +40,19 @@ def quality_markdown(entries: tuple[DataQuality, ...]) -> list[str]:
         count = "" if entry.count is None else f"{entry.count:,}"
         lines.append(f"| {entry.code} | {count} | {escaped(entry.message)} | {escaped(entry.fix)} |")
     return [*lines, ""]
+
+
+def merged_quality(found: Iterable[tuple[str, DataQuality]]) -> list[DataQuality]:
+    """(capture, entry) of several captures as one entry for each thing said, with the captures that it is said of."""
+    captures: dict[DataQuality, list[str]] = {}
+    everywhere: set[str] = set()
+    for capture, entry in found:
+        captures.setdefault(entry, []).append(capture)
+        everywhere.add(capture)
+    return [
+        replace(
+            entry,
+            message=f"{'all captures' if len(set(of)) == len(everywhere) > 1 else ', '.join(of)}: {entry.message}",
+        )
+        for entry, of in captures.items()
+    ]
