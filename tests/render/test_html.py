@@ -41,6 +41,10 @@ FORMATS: dict[str, Callable[[Any, Any], str]] = {
     "flop_rate": lambda value, _: flop_rate(value),
     "per_ns": lambda value, ns: rate(value * 1e9 / ns),
     "mean": lambda value, count: duration(round(value / count)),
+    "signed": lambda value, _: sign(value) + duration(abs(value)),
+    "signed_bytes": lambda value, _: sign(value) + byte_count(abs(value)),
+    "signed_count": lambda value, _: f"{sign(value)}{abs(value):,}",
+    "signed_share": lambda value, _: f"{sign(value)}{100 * abs(value):.2f} %",
     "rate_from": lambda value, to: rate(value).partition(" ")[0] if same_unit(value, to) else rate(value),
     "share": lambda value, whole: percent(value, whole),
     "ratio": lambda value, part: f"{value / part:.2f} ×",
@@ -82,6 +86,10 @@ def busy_second(event_count: int) -> Profile:
     window = Core(core=0, subgraph="sg00", window_start_ts=0, window_end_ts=event_count * 400)
     metadata = Metadata(format="test", provenance=Provenance.MODELLED, cores=(window,))
     return Profile(metadata=metadata, instructions=make_table("instructions", rows))
+
+
+def sign(value: float) -> str:
+    return "−" if value < 0 else "+" if value > 0 else ""
 
 
 def same_unit(a: float, b: float) -> bool:

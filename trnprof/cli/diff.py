@@ -15,6 +15,7 @@ from trnprof.cli.options import (
     FullOption,
     HardwareOption,
     HtmlOption,
+    HtmlOption,
     OutputFormat,
     OutputOption,
     StrictOption,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "trnprof diff before.ntff after.ntff",
     "trnprof diff --before a1.ntff --before a2.ntff --after b1.ntff --after b2.ntff --bar 2%",
+    "trnprof diff before.ntff after.ntff --html diff.html",
     "trnprof diff before.ntff after.ntff --html diff.html",
     "trnprof diff before.ntff after.ntff --scope kernel:mlp",
     "trnprof diff before.ntff after.ntff --format json --fail-if-slower",
@@ -117,6 +119,11 @@ def diff(
             result=document,
         )
 
+    if html is not None:
+        from trnprof.cli.answer import write_page
+        from trnprof.render.html import diff_html
+
+        write_page(diff_html(diff_report(result, report, full=True), result), html, output=output, force=force)
     if html is not None:
         from trnprof.cli.answer import write_page
         from trnprof.render.html import diff_html

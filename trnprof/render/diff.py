@@ -19,7 +19,7 @@ Row = dict[str, object]
 
 _TEXT_ROWS = 6
 
-_HBM_NAMES = {
+HBM_NAMES = {
     "read": "HBM read",
     "write": "HBM written",
     "undirected": "HBM, direction unknown",
@@ -232,7 +232,7 @@ def _core_text(core: CoreDiff) -> str:
     ]
     for name, change in (*core.hbm_bytes.items(), ("dma", core.dma_bytes)):
         shown = [byte_count(change.before), byte_count(change.after), _signed_bytes(change.delta)]
-        engines.append([_HBM_NAMES.get(name, "DMA packets"), *shown])
+        engines.append([HBM_NAMES.get(name, "DMA packets"), *shown])
     sections.append(table(["engines and bytes", "before", "after", "change"], engines))
     for group, meaning in GROUPS.items():
         found = core.groups[group]

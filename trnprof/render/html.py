@@ -1,4 +1,4 @@
-"""An anatomy as one HTML page to look at: every figure is the JSON report's, the timeline is summed up by column."""
+"""An anatomy or a comparison as one HTML page to look at: every figure is the JSON report's."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import numpy as np
 
 from trnprof.analyzers.anatomy import SHORT_INSTRUCTION_NS
 from trnprof.analyzers.bounds import BOUND_MEANING
+from trnprof.analyzers.diff import GROUPS, Diff
 from trnprof.analyzers.timeline import Timeline, draw_timeline
 from trnprof.profile import ENGINES, Profile
 from trnprof.render.anatomy import PART_NAMES, AnatomyView
+from trnprof.render.diff import HBM_NAMES
 from trnprof.render.envelope import Report, envelope_json
 from trnprof.render.page import Node, json_for_script, page
 from trnprof.render.text import printable
@@ -99,14 +101,62 @@ def anatomy_html(report: Report, views: list[AnatomyView], profiles: list[Profil
     )
 
 
-def _quality_groups(report: Node) -> list[tuple[Node, int]]:
-    """Data-quality entries, worst first, those that say the same once: (the first of them, how many there are)."""
-    groups: dict[tuple[str, str], list[Node]] = {}
+def _quality_groups(report: Node) -> list[list[tuple[Node, int]]]:
+    """Data-quality entries by code, the worst code first; of those that say the same the first, and how many there are."""
+    codes: dict[str, dict[str, list[Node]]] = {}
     for entry in report.data_quality:
-        groups.setdefault((entry.raw["code"], entry.raw["message"]), []).append(entry)
+        codes.setdefault(entry.raw["code"], {}).setdefault(entry.raw["message"], []).append(entry)
+    found = [[(same[0], len(same)) for same in messages.values()] for messages in codes.values()]
     rank = {severity: at for at, severity in enumerate(("error", "warning", "info"))}
-    found = [(entries[0], len(entries)) for entries in groups.values()]
-    return sorted(found, key=lambda group: rank[group[0].raw["severity"]])
+    return sorted(found, key=lambda group: rank[group[0][0].raw["severity"]])
+
+
+def diff_html(report: Report, diff: Diff) -> str:
+    """The page of a comparison. report: the command's report with the full result."""
+    document = json.loads(envelope_json(report))
+    result = document["result"]
+    changes = [abs(core["window_ns"]["delta"] or 0) for core in result["cores"]]
+    shown = sorted(sorted(range(len(changes)), key=lambda index: -changes[index])[:CORES_DRAWN])
+    was_cut = len(json_for_script(document)) > REPORT_BYTES
+    if was_cut:
+        result["cores"] = [result["cores"][index] for index in shown]
+        shown = list(range(len(shown)))
+        for core in result["cores"]:
+            core["rows"] = {name: rows and rows[:ROWS_KEPT] for name, rows in core["rows"].items()}
+    nodes = Node(document, "").result
+    return page(
+        "diff.html.j2",
+        document,
+        title=f"{printable(diff.before_label)} → {printable(diff.after_label)}",
+        data={},
+        scripts=(),
+        with_plotly=False,
+        context={
+            "part_names": PART_NAMES,
+            "part_order": PART_ORDER,
+            "engine_names": ENGINES,
+            "hbm_names": HBM_NAMES,
+            "group_meaning": {name: meaning.removesuffix(", ns") for name, meaning in GROUPS.items()},
+            "provenances": list(dict.fromkeys(entry.provenance for entry in report.inputs)),
+            "short_names": _short_names(diff.before_label, diff.after_label),
+            "result": nodes,
+            "shown_cores": [nodes.cores[index] for index in shown],
+            "only": {"before": diff.cores_before_only, "after": diff.cores_after_only},
+            "hidden_core_count": len(diff.cores) - len(shown),
+            "quality_groups": _quality_groups(Node(document, "")),
+            "rows_kept": ROWS_KEPT if was_cut else None,
+            "several_inputs": False,
+        },
+    )
+
+
+def _short_names(before: str, after: str) -> list[str]:
+    """The ends of two paths from where they differ: a/step.ntff and b/step.ntff, not step.ntff twice."""
+    first, second = before.rstrip("/").split("/"), after.rstrip("/").split("/")
+    kept = 1
+    while kept < min(len(first), len(second)) and first[-kept:] == second[-kept:]:
+        kept += 1
+    return [printable("/".join(parts[-kept:]), 60) for parts in (first, second)]
 
 
 def _cut_to_size(document: dict[str, Any], shown: list[int]) -> bool:

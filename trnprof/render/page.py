@@ -10,7 +10,7 @@ import base64
 import gzip
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -107,7 +107,7 @@ def json_for_script(value: object) -> str:
 
 def _policy(scripts: list[str]) -> str:
     """Only the scripts of this very file may run, and nothing may be loaded or sent."""
-    allowed = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    allowed = " ".join(f"'sha256-{_digest(script)}'" for script in scripts) or "'none'"
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -156,6 +156,13 @@ def _environment() -> Environment:
         "mean": lambda node, count: _figure(node, duration(round(node.raw / count.raw)), "mean", count),
         "flop_rate": lambda node: _figure(node, flop_rate(node.raw), "flop_rate"),
         "number": lambda node: _figure(node, f"{node.raw:,.2f}", "number"),
+        "signed": lambda node: _figure(node, signed(node.raw, duration), "signed"),
+        "signed_bytes": lambda node: _figure(node, signed(node.raw, byte_count), "signed_bytes"),
+        "signed_count": lambda node: _figure(node, signed(node.raw, lambda count: f"{count:,}"), "signed_count"),
+        "signed_share": lambda node: _figure(node, signed(node.raw, _share_text), "signed_share"),
+        "plain_signed_share": lambda node: signed(node.raw, _share_text),
+        "plain_fraction": lambda node: f"{100 * node.raw:.1f} %",
+        "moved": lambda node: [row for row in node if row.raw["delta"]],
         "until": lambda node, end: _figure(node, duration(end.raw - node.raw), "until", end),
         "bound_sign": lambda bounds, part: {"lower": "≥ ", "upper": "≤ "}.get(bounds.raw.get(part), ""),
         "plain_share": lambda node, whole: percent(node.raw or 0, whole.raw or 0),
@@ -163,6 +170,15 @@ def _environment() -> Environment:
         "base_name": lambda node: printable(str(node.raw).rstrip("/").rpartition("/")[2], 80),
     }
     return environment
+
+
+def signed(value: Any, text: Callable[[Any], str]) -> str:
+    """A difference with its sign: +18.000 us, −3 ns, 0 ns."""
+    return f"{'−' if value < 0 else '+' if value > 0 else ''}{text(abs(value))}"
+
+
+def _share_text(share: float) -> str:
+    return f"{100 * share:.2f} %"
 
 
 def _without_unit(text: str, other: str) -> str:
