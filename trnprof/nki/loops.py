@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from trnprof.nki.recorder import Recorder
-    from trnprof.nki.recording import Site
-
 WORTHWHILE_OPERATIONS = 4096
 """A loop is watched once the rest of it would record more operations than this; below, running it is cheaper."""
 _MAX_ATTEMPTS = 6
@@ -47,10 +45,9 @@ class LoopRun:
         "iteration",
         "jumped",
         "kind",
+        "place",
         "reach",
-        "recorder",
         "repeats",
-        "site",
         "start_moving",
         "start_storage",
         "start_weight",
@@ -58,11 +55,13 @@ class LoopRun:
         "watched",
     )
 
-    def __init__(self, recorder: Recorder, number: int, kind: str, site: Site, count: int | None, bound: str) -> None:
-        self.recorder = recorder
+    def __init__(
+        self, number: int, kind: str, place: tuple[CodeType, int] | None, count: int | None, bound: str
+    ) -> None:
         self.id = number
         self.kind = kind
-        self.site = site
+        self.place = place
+        """(code, bytecode position) of the statement."""
         self.count = count
         self.bound = bound
         self.iteration = 0
@@ -449,17 +448,18 @@ class KernelRange(metaclass=_RangeType):
         frame = sys._getframe(1)
         if not is_for_statement(frame.f_code, frame.f_lasti):
             return iter(self._range)
-        return LoopIterator(recorder, self._range, self.kind)
+        return LoopIterator(recorder, self._range, self.kind, (frame.f_code, frame.f_lasti))
 
 
-_for_statements: dict[tuple[Any, int], bool] = {}
+_for_statements: dict[tuple[int, int], tuple[bool, CodeType]] = {}
+"""By (id(code), position); the code is kept so that its id stays its own."""
 
 
 def is_for_statement(code: CodeType, position: int) -> bool:
     """Is the bytecode at `position` the head of a `for` statement of a plain function (or a module)?"""
-    key = (code, position)
-    known = _for_statements.get(key)
-    if known is None:
+    key = (id(code), position)
+    cached = _for_statements.get(key)
+    if cached is None:
         raw = code.co_code
         following = position + 2
         while following < len(raw) and raw[following] == _EXTENDED_ARG:  # a long body's jump
@@ -471,19 +471,20 @@ def is_for_statement(code: CodeType, position: int) -> bool:
             and raw[position] == _GET_ITER
             and raw[following] == _FOR_ITER
         )
-        _for_statements[key] = known
-    return known
+        cached = _for_statements[key] = (known, code)
+    return cached[0]
 
 
 class LoopIterator:
     """Drives one `for` statement: yields indices, decides after each iteration how many it stands for."""
 
-    __slots__ = ("loop", "numbers", "recorder")
+    __slots__ = ("count", "loop", "numbers", "recorder")
 
-    def __init__(self, recorder: Recorder, numbers: range, kind: str) -> None:
+    def __init__(self, recorder: Recorder, numbers: range, kind: str, place: tuple[CodeType, int]) -> None:
         self.recorder = recorder
         self.numbers = numbers
-        self.loop = recorder.open_loop(kind, len(numbers))
+        self.count = len(numbers)
+        self.loop = recorder.open_loop(kind, self.count, place=place)
         self.loop.iteration = -1
 
     def __iter__(self) -> LoopIterator:
@@ -491,11 +492,14 @@ class LoopIterator:
 
     def __next__(self) -> Any:
         loop = self.loop
-        count = len(self.numbers)
+        count = self.count
         if loop.closed:
             raise StopIteration
         if loop.iteration >= 0:
-            self._finish_iteration(sys._getframe(1), count)
+            if loop.watched:
+                self._finish_iteration(sys._getframe(1), count)
+            else:
+                self._consider_watching(count)
         loop.iteration += 1
         if loop.iteration >= count:
             self.recorder.close_loop(loop)
@@ -512,17 +516,20 @@ class LoopIterator:
         if not self.loop.closed:
             self.recorder.close_loop(self.loop)
 
+    def _consider_watching(self, count: int) -> None:
+        """Watch the loop from the next iteration on if what is left of it is worth more than looking at its state."""
+        recorder, loop = self.recorder, self.loop
+        recorder.weight += 1
+        if loop.attempts == 0 and recorder.multiplies:
+            weight = recorder.weight - loop.start_weight
+            loop.watched = (count - 1 - loop.iteration) * weight > recorder.worthwhile_operations
+
     def _finish_iteration(self, frame: Any, count: int) -> None:
         """Skip what the iteration that just ended stands for. The last iteration always runs, so that the names it
         leaves behind are right."""
         recorder, loop = self.recorder, self.loop
-        weight = recorder.weight - loop.start_weight + 1
         recorder.weight += 1
-        remaining = count - 1 - loop.iteration
-        if not loop.watched:
-            if recorder.multiplies and loop.attempts == 0 and remaining * weight > recorder.worthwhile_operations:
-                loop.watched = True
-            return
+        weight = recorder.weight - loop.start_weight
         last = min(loop.reach, count - 2)
         if last <= loop.iteration:
             loop.state = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import linecache
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +78,7 @@ class Recorder:
         self.storages: list[Storage] = []
         self.loops: list[LoopRun] = []
         self.loop_count = 0
-        self.nest: tuple[tuple[LoopRun, int], ...] = ()
+        self._nest: tuple[tuple[LoopRun, int], ...] | None = ()
         self.weight = 0
         self.notes: dict[tuple[str, str], Note] = {}
         self.identities: set[int] = set()
@@ -85,8 +87,10 @@ class Recorder:
         self.moving: list[Any] = []
         """[storage, first, last element, steps] of blocked views that watched loops move."""
         self._first_storage: dict[LoopRun, int] = {}
-        self._sites: dict[tuple[tuple[CodeType, int], ...], Site] = {}
-        self._frames: dict[tuple[CodeType, int], Frame] = {}
+        self._codes: dict[int, CodeType | None] = {}
+        """By id: the user's code objects; None: not the user's. (Hashing a code object hashes its constants.)"""
+        self._sites: dict[tuple[int, ...], Site] = {}
+        self._frames: dict[tuple[int, int], Frame] = {}
 
     def __enter__(self) -> Recorder:
         _current.append(self)
@@ -99,27 +103,36 @@ class Recorder:
 
     def site(self) -> Site:
         """The user's lines on the stack, innermost first."""
-        key: list[tuple[CodeType, int]] = []
+        key: list[int] = []
+        codes = self._codes
+        boundary = self.boundary
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             code = frame.f_code
-            if code is self.boundary:
+            if code is boundary:
                 break
-            if is_user_code(code):
-                key.append((code, frame.f_lasti))
+            number = id(code)
+            if number not in codes:
+                codes[number] = code if is_user_code(code) else None
+            if codes[number] is not None:
+                key.append(number)
+                key.append(frame.f_lasti)
             frame = frame.f_back
         wanted = tuple(key)
         known = self._sites.get(wanted)
         if known is None:
-            known = Site(tuple(self._frame(code, position) for code, position in wanted) or (Frame("?", 0, "?"),))
-            self._sites[wanted] = known
+            frames = [self.frame(codes[at], place) for at, place in zip(key[::2], key[1::2], strict=True)]
+            known = self._sites[wanted] = Site(tuple(frames) or (Frame("?", 0, "?"),))
         return known
 
-    def _frame(self, code: CodeType, position: int) -> Frame:
-        key = (code, position)
+    def frame(self, code: CodeType | None, position: int) -> Frame:
+        """One line of the user's code."""
+        assert code is not None
+        key = (id(code), position)
         known = self._frames.get(key)
         if known is None:
             known = self._frames[key] = Frame(code.co_filename, _line(code, position), code.co_name)
+            self._codes.setdefault(id(code), code)
         return known
 
     def note(self, code: str, message: str) -> None:
@@ -129,27 +142,40 @@ class Recorder:
 
     # Loops
 
-    def open_loop(self, kind: str, count: int | None, bound: str = "") -> LoopRun:
-        """Start a loop statement; iterations are announced by start_iteration()."""
-        loop = LoopRun(self, self.loop_count, kind, self.site(), count, bound)
+    def open_loop(
+        self, kind: str, count: int | None, bound: str = "", *, place: tuple[CodeType, int] | None = None
+    ) -> LoopRun:
+        """Start a loop statement; iterations are announced by start_iteration(). `place`: where it stands, if known."""
+        if place is None:
+            frame = self.user_frame()
+            place = (frame.f_code, frame.f_lasti) if frame is not None else None
+        loop = LoopRun(self.loop_count, kind, place, count, bound)
         self.loop_count += 1
         self.loops.append(loop)
         self._first_storage[loop] = len(self.storages) + self.registers
         loop.start_storage = len(self.storages) + self.registers
         loop.start_weight = self.weight
-        self._renew_nest()
+        self._nest = None
         return loop
+
+    def user_frame(self) -> FrameType | None:
+        """The user's innermost frame."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and not is_user_code(frame.f_code):
+            frame = frame.f_back
+        return frame
 
     def start_iteration(self, loop: LoopRun) -> None:
         """The loop's `iteration` begins; loops inside it that were left by an exception are closed."""
-        while self.loops and self.loops[-1] is not loop:
-            if loop not in self.loops:
+        loops = self.loops
+        while loops and loops[-1] is not loop:
+            if loop not in loops:
                 return
-            self.loops.pop().closed = True
+            loops.pop().closed = True
         loop.start_storage = len(self.storages) + self.registers
         loop.start_weight = self.weight
         loop.start_moving = len(self.moving)
-        self._renew_nest()
+        self._nest = None
 
     def close_loop(self, loop: LoopRun) -> None:
         """The statement is left."""
@@ -158,12 +184,16 @@ class Recorder:
             while self.loops and self.loops[-1] is not loop:
                 self.loops.pop().closed = True
             self.loops.pop()
-            self._renew_nest()
+            self._nest = None
             if not self.loops:
                 self.moving.clear()
 
-    def _renew_nest(self) -> None:
-        self.nest = tuple((loop, loop.iteration) for loop in self.loops)
+    @property
+    def nest(self) -> tuple[tuple[LoopRun, int], ...]:
+        """(loop, iteration) of the open loops, outermost first; one and the same object within an iteration."""
+        if self._nest is None:
+            self._nest = tuple([(loop, loop.iteration) for loop in self.loops])
+        return self._nest
 
     def loop_first_storage(self, loop: LoopRun) -> int:
         """Storages from this number on were made inside the loop."""
@@ -180,7 +210,16 @@ class Recorder:
 
     # Events
 
-    def emit(self, cls: type[Event], fields: dict[str, Any], *, hoisted: bool = False) -> dict[str, Any]:
+    @contextmanager
+    def hoisted(self) -> Iterator[None]:
+        """Events inside run once, outside of every loop."""
+        before, self._nest = self.nest, ()
+        try:
+            yield
+        finally:
+            self._nest = before
+
+    def emit(self, cls: type[Event], fields: dict[str, Any]) -> dict[str, Any]:
         """Add a record; `fields` is everything but sequence and loops, and may still be changed by the caller."""
         if len(self.entries) >= EVENT_LIMIT:
             raise RecordingLimitError(
@@ -189,7 +228,7 @@ class Recorder:
         if "site" not in fields:
             fields["site"] = self.site()
         self.weight += 1
-        self.entries.append((cls, fields, () if hoisted else self.nest))
+        self.entries.append((cls, fields, self.nest))
         return fields
 
     def access(self, tensor: Tensor, *, write: bool = False) -> Access:
@@ -268,7 +307,7 @@ class Recorder:
         for sequence, (cls, fields, nest) in enumerate(self.entries):
             known = spans.get(id(nest))
             if known is None:
-                known = spans[id(nest)] = tuple(_span(loop, iteration, loops) for loop, iteration in nest)
+                known = spans[id(nest)] = tuple([self._span(loop, iteration, loops) for loop, iteration in nest])
             if cls is DmaRecord:
                 fields["assumed_mode"] = assumed_mode(fields, allocations, self.target)
             events.append(cls(sequence=sequence, loops=known, **fields))
@@ -282,6 +321,13 @@ class Recorder:
             psum_peak_bytes_per_partition=self._peak(Memory.PSUM),
             stands_for=stands_for,
         )
+
+    def _span(self, loop: LoopRun, iteration: int, loops: dict[LoopRun, Loop]) -> LoopSpan:
+        known = loops.get(loop)
+        if known is None:
+            site = Site((self.frame(*loop.place) if loop.place is not None else Frame("?", 0, "?"),))
+            known = loops[loop] = Loop(loop.id, loop.kind, site, loop.count, loop.bound)
+        return LoopSpan(known, iteration, loop.repeats.get(iteration, 1))
 
     def _peak(self, memory: Memory) -> int:
         """Most bytes of a partition live at once, and no less than where the kernel placed tensors."""
@@ -322,13 +368,6 @@ def assumed_mode(fields: dict[str, Any], allocations: tuple[Allocation, ...], ta
         if access.memory is Memory.HBM and (allocation.kind == "argument" or allocation.returned):
             return "swdge"
     return "hwdge"
-
-
-def _span(loop: LoopRun, iteration: int, loops: dict[LoopRun, Loop]) -> LoopSpan:
-    known = loops.get(loop)
-    if known is None:
-        known = loops[loop] = Loop(loop.id, loop.kind, loop.site, loop.count, loop.bound)
-    return LoopSpan(known, iteration, loop.repeats.get(iteration, 1))
 
 
 def _line(code: CodeType, position: int) -> int:

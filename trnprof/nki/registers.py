@@ -117,9 +117,8 @@ def _user_frame() -> FrameType | None:
 
 def _while_turn(recorder: Recorder, frame: FrameType, condition: str) -> bool:
     """`while register:` runs its body once: the first test opens a loop of unknown length, the second ends it."""
-    key = f"{frame.f_code.co_filename}:{frame.f_lineno}"
     for loop in reversed(recorder.loops):
-        if loop.kind == "while" and str(loop.site) == key and loop.state is frame:
+        if loop.kind == "while" and loop.bound == condition and loop.state is frame:
             recorder.close_loop(loop)
             return False
     loop = recorder.open_loop("while", None, condition)

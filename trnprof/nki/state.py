@@ -176,7 +176,9 @@ class _Walker:
             return ("class", id(value))
         parts: list[Any] = ["class", id(value), tuple([self.token(base) for base in value.__bases__])]
         for name, item in value.__dict__.items():
-            if isinstance(item, FunctionType | staticmethod | classmethod | property) or (not name.startswith("__") and not hasattr(type(item), "__get__")):
+            if isinstance(item, FunctionType | staticmethod | classmethod | property) or (
+                not name.startswith("__") and not hasattr(type(item), "__get__")
+            ):
                 parts.append((name, self.token(item)))
         return tuple(parts)
 

@@ -116,16 +116,15 @@ def load_identity(recorder: Recorder, dtype: DType) -> None:
     recorder.identities.add(size)
     source = new_tensor(recorder, (128, 128), kind, MemoryRegion.private_hbm, name=f"identity_{kind}", kind="constant")
     target = new_tensor(recorder, (128, 128), kind, SBUF, name=f"identity_{kind}", kind="constant")
-    nest, recorder.nest = recorder.nest, ()
-    fields = {
-        "op": "identity_constant",
-        "module": "compiler",
-        "reads": (recorder.access(source),),
-        "write": recorder.access(target, write=True),
-        "implicit": "the identity matrix that tensor-engine transposes multiply by",
-    }
-    recorder.emit(DmaRecord, fields)
-    recorder.nest = nest
+    with recorder.hoisted():
+        fields = {
+            "op": "identity_constant",
+            "module": "compiler",
+            "reads": (recorder.access(source),),
+            "write": recorder.access(target, write=True),
+            "implicit": "the identity matrix that tensor-engine transposes multiply by",
+        }
+        recorder.emit(DmaRecord, fields)
 
 
 def _matmul_rule(recorder: Recorder, bound: Bound) -> None:
