@@ -101,6 +101,7 @@ def test_real_captures_side_by_side(captures: Path, tmp_path: Path) -> None:
     assert "step times" in page.text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_browser() is None, reason="no Chromium here; test_page_in_browser fails where that is wrong")
 @pytest.mark.parametrize("width", [1280, 390])
 def test_in_a_browser(browser, width: int, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]  # noqa: F811

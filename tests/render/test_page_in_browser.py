@@ -15,6 +15,8 @@ from trnprof.cli import run
 from trnprof.demo import published_step
 from trnprof.writers.explorer_parquet import write_explorer_parquet
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Page]:
