@@ -176,7 +176,7 @@ class EngineConfig:
     """State slots for the prefix cache, besides those that running requests hold."""
     host_pages: int = 0
     host_snapshots: int = 0
-    prefill_sizes: tuple[int, ...] = (64, 256, 1024)
+    prefill_sizes: tuple[int, ...] = (16, 64, 256, 1024)
     """Tokens of a row in a prefill step."""
     prefill_rows: tuple[int, ...] = (1, 2, 4)
     prefill_budget: int = 1536
@@ -509,7 +509,9 @@ def _rope(fields: _Fields, default_share: float) -> tuple[float, float]:
 def _eos(fields: _Fields) -> tuple[int, ...]:
     value = fields.get("eos_token_id")
     values = value if isinstance(value, list) else [] if value is None else [value]
-    return tuple(int(entry) for entry in values)
+    if not all(isinstance(entry, int) for entry in values):
+        raise InputDataError(f"eos_token_id is {value!r} where token numbers belong")
+    return tuple(entry for entry in values if isinstance(entry, int))
 
 
 def _known(names: dict[str, Mixer], name: str, where: str) -> Mixer:

@@ -110,8 +110,9 @@ def _write(
     width, size = k.shape[1], key_pages.shape[-1]
     ahead = torch.arange(width, device=k.device)
     positions = starts.unsqueeze(1) + ahead
-    pages = page_table.gather(1, (positions // size).clamp_(max=page_table.shape[1] - 1))
-    pages = torch.where(ahead < lengths.unsqueeze(1), pages, 0)
+    index, last = positions // size, page_table.shape[1] - 1
+    pages = page_table.gather(1, index.clamp(max=last))
+    pages = torch.where((ahead < lengths.unsqueeze(1)) & (index <= last), pages, 0)
     offsets = positions % size
     # The two index tensors are apart, so the result's axes are [R, W, head, channel].
     key_pages[pages, :, :, offsets] = k

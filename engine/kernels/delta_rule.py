@@ -12,6 +12,8 @@ once and written once. Slots are read before any is written: a step may write th
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -61,7 +63,7 @@ def delta_rule_decode(
     value_dim: int,
 ) -> Tensor:
     """See the contract."""
-    rows, width, channels = qkv.shape
+    width, channels = qkv.shape[1:]
     history, state = _read_pages(bank, read_slots, conv_weight, channels, value_heads, key_dim, value_dim)
     window = torch.cat((history, qkv.to(history.dtype)), 1)
     mixed = _convolve(window, conv_weight, width)
@@ -115,7 +117,7 @@ def delta_rule_prefill(
     value_dim: int,
 ) -> Tensor:
     """See the contract."""
-    rows, width, channels = qkv.shape
+    width, channels = qkv.shape[1:]
     history, state = _read_pages(bank, read_slots, conv_weight, channels, value_heads, key_dim, value_dim)
     window = torch.cat((history, qkv.to(history.dtype)), 1)
     q, k, v = _heads(_convolve(window, conv_weight, width), key_heads, value_heads, key_dim, value_dim)
@@ -127,8 +129,8 @@ def delta_rule_prefill(
     outputs = []
     for start in range(0, width, CHUNK):
         part = slice(start, min(start + CHUNK, width))
-        chunk = tuple(tensor[:, part].transpose(1, 2) for tensor in (q, k, v, log_decay))
-        out, after, state = _chunk(*chunk, beta[:, part].transpose(1, 2), state)
+        inputs = (tensor[:, part].transpose(1, 2) for tensor in (q, k, v, log_decay, beta))
+        out, after, state = _chunk(state, *inputs)
         outputs.append(out.transpose(1, 2))
         for j in range(len(saved)):
             inside = save_after[:, j] - start  # tokens of this chunk after which to save, where it is 1..CHUNK
@@ -181,7 +183,9 @@ def _heads(
     return q, k, mixed[..., 2 * keys :].view(rows, width, value_heads, value_dim)
 
 
-def _chunk(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor):  # type: ignore[no-untyped-def]
+def _chunk(
+    state: Tensor, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor
+) -> tuple[Tensor, Callable[[Tensor], Tensor], Tensor]:
     """One chunk of C tokens: (out [R, H, C, dv], state_after, last state).
 
     q, k: [R, H, C, dk]; v: [R, H, C, dv]; log_decay: [R, H, C, 1 or dk]; beta: [R, H, C]; state: [R, H, dk, dv].

@@ -46,7 +46,7 @@ def sample(logits: Tensor, temperature: Tensor, top_p: Tensor, seeds: Tensor, po
     """See the contract."""
     wide = logits.float()
     scaled = wide / temperature.clamp(min=1e-6)[:, None, None]
-    ordered, order = torch.softmax(scaled, -1).sort(-1, descending=True, stable=True)
+    ordered, order = torch.softmax(scaled, -1).sort(dim=-1, descending=True, stable=True)
     # A token stays if what is before it does not yet reach top_p; the first always stays.
     cut = (ordered.cumsum(-1) - ordered) >= top_p[:, None, None]
     cut[..., 0] = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -234,7 +235,7 @@ class Decoder:
         out = torch.einsum("rwal,avl->rwav", out, weights.value_up)
         return functional.linear(out.reshape(rows, width, -1), weights.out)
 
-    def _attend(self, batch: Batch):  # type: ignore[no-untyped-def]
+    def _attend(self, batch: Batch) -> Callable[..., Tensor]:
         return self.kernels.attention_decode if batch.save_after is None else self.kernels.attention_prefill
 
     def _mlp(self, weights: MlpWeights, x: Tensor, size: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -225,15 +225,14 @@ class _Loader:
 
     def layer(self, prefix: str, mixer: Mixer, sparse: bool) -> LayerWeights:
         hidden = self.config.hidden
-        mixers = {
-            Mixer.GDN: self.gdn,
-            Mixer.KDA: self.kda,
-            Mixer.FULL: self.latent if self.config.attention.latent else self.attention,
-            Mixer.SLIDING: self.attention,
-        }
+        read: Callable[[str], LinearAttentionWeights | AttentionWeights]
+        if mixer.is_linear:
+            read = self.gdn if mixer is Mixer.GDN else self.kda
+        else:
+            read = self.latent if self.config.attention.latent else self.attention
         return LayerWeights(
             input_norm=self.norm(f"{prefix}input_layernorm.weight", hidden),
-            mixer=mixers[mixer](prefix),
+            mixer=read(prefix),
             post_norm=self.norm(f"{prefix}post_attention_layernorm.weight", hidden),
             mlp=self.moe(f"{prefix}mlp.") if sparse else self.mlp(f"{prefix}mlp.", self.config.intermediate),
         )

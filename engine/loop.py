@@ -1,0 +1,146 @@
+"""The engine: requests in, tokens out, the next step planned while this one runs."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+from trnprof.engine.plan import Runner, StepPlan, StepResult
+from trnprof.engine.request import Request
+from trnprof.engine.scheduler import Scheduler, Update
+from trnprof.engine.step_log import StepLog
+
+Listener = Callable[[Update], None]
+"""Called in the engine's thread with news of one request; must not block."""
+
+
+@dataclass(frozen=True)
+class _InFlight:
+    plan: StepPlan
+    result: Future[StepResult]
+
+
+class Engine:
+    """Owns the scheduler; used directly (`step`), or in a thread of its own (`start`, `stop`)."""
+
+    def __init__(
+        self, scheduler: Scheduler, runner: Runner, *, log: StepLog | None = None, overlap: bool = True
+    ) -> None:
+        """`overlap` off collects each step before the next is planned; with speculation that is always so, since what a
+        verification accepts decides where the next step starts."""
+        self.scheduler, self.runner, self.log = scheduler, runner, log
+        self.depth = 2 if overlap and not scheduler.draft else 1
+        self._listeners: dict[str, Listener] = {}
+        self._flying: deque[_InFlight] = deque()
+        self._commands: deque[Callable[[], None]] = deque()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self.failure: BaseException | None = None
+
+    # From any thread
+
+    def submit(self, request: Request, listener: Listener) -> None:
+        """Queue a request; what the scheduler has against it is raised here where the loop has no thread, else reported.
+
+        Raises: UsageError, QueueFullError (see Scheduler.add).
+        """
+        self._listeners[request.id] = listener
+        try:
+            self.scheduler.add(request)
+        except BaseException:
+            del self._listeners[request.id]
+            raise
+
+    def call(self, command: Callable[[], None]) -> None:
+        """Run `command` in the engine's thread before its next step."""
+        self._commands.append(command)
+        self._wake.set()
+
+    def abort(self, request_id: str) -> None:
+        """End a request (any thread); a request that is not here any more is left alone."""
+
+        def command() -> None:
+            update = self.scheduler.abort(request_id)
+            if update is not None:
+                self._tell(update)
+
+        self.call(command)
+
+    # The loop
+
+    def step(self) -> bool:
+        """Plan and start one step if one can run, then collect the oldest; False if there was nothing to do."""
+        while self._commands:
+            self._commands.popleft()()
+        plan = self.scheduler.plan() if len(self._flying) < self.depth else None
+        if plan is not None:
+            self._flying.append(_InFlight(plan, self.runner.submit(plan)))
+        if self._flying and (plan is None or len(self._flying) >= self.depth):
+            self._collect(self._flying.popleft())
+            return True
+        return plan is not None
+
+    def run_until_idle(self) -> None:
+        """Step until every request has ended (for tests and benchmarks)."""
+        while self.step() or not self.scheduler.is_idle:
+            pass
+
+    def _collect(self, flying: _InFlight) -> None:
+        try:
+            result = flying.result.result()
+        except Exception as error:
+            # A kernel raised: its requests end, the others go on.
+            message = f"step {flying.plan.number} ({flying.plan.shape.name}) failed: {type(error).__name__}: {error}"
+            for update in self.scheduler.fail(flying.plan, message):
+                self._tell(update)
+            return
+        updates = self.scheduler.collect(flying.plan, result)
+        if self.log is not None:
+            self.log.add_step(flying.plan, result, self.scheduler, collected=perf_counter_ns())
+        for update in updates:
+            self._tell(update)
+
+    def _tell(self, update: Update) -> None:
+        listener = self._listeners.get(update.request.id)
+        if update.finished:
+            self._listeners.pop(update.request.id, None)
+            if self.log is not None:
+                self.log.add_request(update.request)
+        if listener is not None:
+            listener(update)
+
+    # A thread of its own
+
+    def start(self) -> None:
+        """Run the loop in a thread until `stop`."""
+        self._thread = threading.Thread(target=self._forever, name="trnprof-engine", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the step in flight, end every request and stop the thread."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.runner.close()
+
+    def _forever(self) -> None:
+        try:
+            while not self._stopping:
+                self._wake.clear()
+                if not self.step() and not self._commands and not self._stopping:
+                    self._wake.wait()
+            while self._flying:
+                self._collect(self._flying.popleft())
+            for request_id in list(self.scheduler.requests):
+                update = self.scheduler.abort(request_id)
+                if update is not None:
+                    self._tell(update)
+        except BaseException as error:
+            self.failure = error
+            raise
