@@ -8,11 +8,24 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from trnprof.analyzers.state_sweep import (
+    BLOCKED,
+    BODY,
+    BUSY,
+    COLLECTIVE,
+    DATA,
+    EXPOSED,
+    IDLE,
+    KERNEL,
+    OUTSIDE,
+    WAIT,
+    StateSweep,
+)
+from trnprof.events import SEMAPHORE_WRITE_BYTES, data_packet_mask
 from trnprof.intervals import EMPTY, Intervals, union
 from trnprof.profile import ENGINES, WAIT_OPCODES, Core, Profile, codes_of, int64_of
 
-SEMAPHORE_WRITE_BYTES = 4
-"""A DMA's completion is one 4-byte semaphore write per DMA engine: signalling, not tensor data."""
+__all__ = ["SEMAPHORE_WRITE_BYTES", "data_packet_mask"]
 
 NOT_ATTRIBUTED = "not attributed"
 """The row of a table that holds what a capture does not tell apart: shown with its share, never dropped."""
@@ -56,12 +69,24 @@ def sets_of(profile: Profile, core: Core, rows: InstructionRows, data: Intervals
     blocked = {name: rows.blocked(name) for name in ENGINES}
     collective = intervals_of(profile.core_rows("collectives", core.core), window)
     kernels = intervals_of(profile.core_rows("kernels", core.core), window)
-    work = union_all((*busy.values(), data)).clip(*body)
-    collective_in_body = collective.clip(*body)
-    quiet = (work | collective_in_body).complement(*body)
-    wait = quiet & union_all((*blocked.values(), kernels)).clip(*body)
+    whole_body = Intervals(np.array([body[0]], np.int64), np.array([body[1]], np.int64))
+    covering = dict(zip((*BUSY, *BLOCKED), (*busy.values(), *blocked.values()), strict=True))
+    covering |= {DATA: data, COLLECTIVE: collective, KERNEL: kernels, BODY: whole_body}
+    segments = StateSweep(window[0]).advance(
+        window[1], {number: [(found.start, found.end)] for number, found in covering.items()}
+    )
+    part = segments.part()
     return AccountSets(
-        window, body, busy, blocked, data, collective, work, collective_in_body - work, wait, quiet - wait
+        window,
+        body,
+        busy,
+        blocked,
+        data,
+        collective,
+        work=segments.where((part > OUTSIDE) & (part < EXPOSED)),
+        exposed=segments.where(part == EXPOSED),
+        wait=segments.where(part == WAIT),
+        idle=segments.where(part == IDLE),
     )
 
 
@@ -139,14 +164,3 @@ def intervals_of(table: pa.Table | None, window: tuple[int, int]) -> Intervals:
     if table is None or not len(table):
         return EMPTY
     return union(np.clip(int64_of(table["start_ts"]), *window), np.clip(int64_of(table["end_ts"]), *window))
-
-
-def data_packet_mask(packets: pa.Table) -> np.ndarray:
-    """Which packets move tensor data: no semaphore writes, instruction fetches or collective traffic; bool [n]."""
-    mask = int64_of(packets["transfer_bytes"]) != SEMAPHORE_WRITE_BYTES
-    if "queue_type" in packets.column_names:
-        codes, names = codes_of(packets["queue_type"])
-        mask &= ~np.isin(codes, [code for code, name in enumerate(names) if name == "instruction"])
-    if "is_cc_dma" in packets.column_names:
-        mask &= ~packets["is_cc_dma"].fill_null(False).to_numpy()
-    return mask

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-import pyarrow as pa
-
-from trnprof.analyzers.account_sets import InstructionRows, data_packet_mask, packets_of, sets_of, union_all
-from trnprof.analyzers.waits import WaitProducer, attribute_waits
+from trnprof.analyzers.account_fold import TABLES, CoreFold, CoreTotals, Tables, body_of
+from trnprof.analyzers.gaps import LONGEST_GAP_COUNT, Gap
+from trnprof.analyzers.row_sums import SHORT_INSTRUCTION_NS
+from trnprof.analyzers.state_sweep import (
+    BLOCKED,
+    BODY,
+    BUSY,
+    COLLECTIVE,
+    COMPUTE_ONLY,
+    DATA,
+    DATA_AND_COMPUTE,
+    DATA_ONLY,
+    DMA,
+    EXPOSED,
+    IDLE,
+    OUTSIDE,
+    PART_OF_STATE,
+    THROTTLED,
+    WAIT,
+    covered,
+)
+from trnprof.analyzers.waits import WaitProducer
 from trnprof.errors import InconsistencyError, InputDataError
+from trnprof.events import Events, NameList, events_of
 from trnprof.hardware import Bandwidth
-from trnprof.intervals import EMPTY, Int64Array, Intervals, union
-from trnprof.profile import ENGINES, Core, Profile, Provenance, codes_of, int64_of
+from trnprof.profile import ENGINES, Core, Metadata, Profile, Provenance
 
-SHORT_INSTRUCTION_NS = 200
-"""Below this an instruction's fixed cost (64 to 147 cycles, 53 to 153 ns on trn2) is most of its time."""
+__all__ = ["LONGEST_GAP_COUNT", "SHORT_INSTRUCTION_NS", "Gap", "WaitProducer"]
 
-LONGEST_GAP_COUNT = 5
+END_OF_TIME = 2**63 - 1
+"""Nothing begins then or later."""
 
 
 @dataclass(frozen=True)
@@ -132,20 +150,6 @@ class ThrottleAccount:
 
 
 @dataclass(frozen=True)
-class Gap:
-    """A stretch of the body with no work and no collective."""
-
-    start_ts: int
-    end_ts: int
-    wait_ns: int
-    """The part of it in which an engine is blocked or a kernel is open; the rest is idle."""
-    before: str
-    """What ended last before it: engine and opcode, or "dma"."""
-    after: str
-    """What started first after it."""
-
-
-@dataclass(frozen=True)
 class CoreAnatomy:
     """One physical core's account."""
 
@@ -222,59 +226,129 @@ def measure_anatomy(profile: Profile, hardware: str, bandwidth: Bandwidth) -> An
             InconsistencyError if the parts do not add up to the window (checked on every core).
     Source: the published decode-step anatomy of TrnRT on GLM-5.3-Flash; the definitions are DESIGN.md section 4.
     """
-    if profile.instructions is None:
-        raise InputDataError(
-            f"a capture of format {profile.metadata.format} without a table of instructions: the step cannot be split "
-            "into parts; `trnprof info` prints what it holds"
-        )
-    accounts, works = [], []
-    for core in profile.metadata.cores:
-        if core.window_end_ts <= core.window_start_ts:
-            raise InputDataError(
-                f"core {core.core} has no execution window ({core.window_start_ts} to {core.window_end_ts} ns)"
+    names = NameList()
+    rows = {core.core: core_events(profile, core.core, names) for core in profile.metadata.cores}
+    bodies = {
+        core.core: body_of(rows[core.core]["instructions"], (core.window_start_ts, core.window_end_ts))
+        for core in profile.metadata.cores
+    }
+    fold = AnatomyFold(profile.metadata, hardware, bandwidth, names, bodies)
+    fold.add(rows, END_OF_TIME, final=True)
+    return fold.anatomy()
+
+
+class AnatomyFold:
+    """The account of one window of a capture, from batches of its events in order of time."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        hardware: str,
+        bandwidth: Bandwidth,
+        names: NameList,
+        bodies: Mapping[int, tuple[int, int]],
+        *,
+        is_step: bool = False,
+        reach_back_ns: int | None = None,
+    ) -> None:
+        """metadata: of the capture; its cores' windows are what is accounted. bodies: as `body_of` gives them, by core.
+
+        is_step, reach_back_ns: see CoreFold.
+
+        Raises: InputDataError if a core has no window.
+        """
+        for core in metadata.cores:
+            if core.window_end_ts <= core.window_start_ts:
+                raise InputDataError(
+                    f"core {core.core} has no execution window ({core.window_start_ts} to {core.window_end_ts} ns)"
+                )
+        self._metadata, self._hardware, self._bandwidth = metadata, hardware, bandwidth
+        self._folds = [
+            CoreFold(
+                (core.window_start_ts, core.window_end_ts),
+                bodies[core.core],
+                names,
+                is_step=is_step,
+                reach_back_ns=reach_back_ns,
             )
-        account, work = _measure_core(profile, core, bandwidth)
-        accounts.append(account)
-        works.append(work)
-    pair = None
-    if len(works) == 2:
-        pair = PairAnatomy((works[0] | works[1]).length(), (works[0] & works[1]).length())
-    needed = _measure_needed(profile, tuple(accounts), bandwidth)
-    return Anatomy(profile.metadata.provenance, hardware, bandwidth, tuple(accounts), pair, needed)
+            for core in metadata.cores
+        ]
+        self._either_ns = self._both_ns = 0
+
+    def add(self, rows: Mapping[int, Tables], until: int, *, final: bool = False) -> None:
+        """One batch: each core's rows that begin before `until` and were not in an earlier batch, in order of start.
+
+        Raises: InputDataError if instructions were not captured.
+        """
+        if any(tables["instructions"] is None for tables in rows.values()):
+            raise InputDataError(
+                f"a capture of format {self._metadata.format} without a table of instructions: the step cannot be split "
+                "into parts; `trnprof info` prints what it holds"
+            )
+        works = [
+            fold.add(rows[core.core], until, final=final)
+            for core, fold in zip(self._metadata.cores, self._folds, strict=True)
+        ]
+        if len(works) == 2:
+            self._either_ns += (works[0] | works[1]).length()
+            self._both_ns += (works[0] & works[1]).length()
+
+    def anatomy(self) -> Anatomy:
+        """The account, after the final batch.
+
+        Raises: InconsistencyError if the parts of a core do not add up to its window.
+        """
+        accounts = tuple(
+            _core_anatomy(self._metadata, core, fold.totals(), self._bandwidth)
+            for core, fold in zip(self._metadata.cores, self._folds, strict=True)
+        )
+        return Anatomy(
+            self._metadata.provenance,
+            self._hardware,
+            self._bandwidth,
+            accounts,
+            PairAnatomy(self._either_ns, self._both_ns) if len(accounts) == 2 else None,
+            _measure_needed(self._metadata, accounts, self._bandwidth),
+        )
 
 
-def _measure_core(profile: Profile, core: Core, bandwidth: Bandwidth) -> tuple[CoreAnatomy, Intervals]:
-    window = (core.window_start_ts, core.window_end_ts)
-    instructions = profile.core_rows("instructions", core.core)
-    packets = packets_of(profile, core.core)
-    collectives = profile.core_rows("collectives", core.core)
-    semaphores = profile.core_rows("semaphores", core.core)
+def core_events(profile: Profile, core: int, names: NameList) -> dict[str, Events | None]:
+    """What an account reads of one core, in order of start."""
+    packets = "dma_transfers" if profile.dma_packets is None else "dma_packets"
+    found: dict[str, Events | None] = {}
+    for name, source in zip(TABLES, ("instructions", packets, *TABLES[2:]), strict=True):
+        table = profile.core_rows(source, core)
+        found[name] = None if table is None else events_of(source, table, names).in_order()
+    return found
 
-    rows = InstructionRows(instructions, window)
-    data, dma = _measure_dma(packets, window)
-    sets = sets_of(profile, core, rows, data)
-    body, work = sets.body, sets.work
-    compute_in_body = union_all(sets.busy.values()).clip(*body)
-    data_in_body = data.clip(*body)
 
-    both_ns = (compute_in_body & data_in_body).length()
-    split = WorkSplit(data_in_body.length() - both_ns, compute_in_body.length() - both_ns, both_ns)
-    hbm = _measure_hbm(profile, core, rows, body, dma)
+def _core_anatomy(metadata: Metadata, core: Core, totals: CoreTotals, bandwidth: Bandwidth) -> CoreAnatomy:
+    rows, window, body = totals.rows, totals.window, totals.body
+    part = {number: totals.time_where(number == PART_OF_STATE) for number in range(IDLE + 1)}
+    split = WorkSplit(part[DATA_ONLY], part[COMPUTE_ONLY], part[DATA_AND_COMPUTE])
+    hbm = _measure_hbm(metadata, core, totals)
     floor_ns = None if hbm is None else duration_ns(hbm.total_bytes(), bandwidth.bytes_per_s)
-    above_ns = 0 if floor_ns is None else max(0, floor_ns - work.length())
+    above_ns = 0 if floor_ns is None else max(0, floor_ns - split.total_ns())
     if above_ns:
         floor_ns = None
     parts = Parts(
-        runtime_overhead_ns=(window[1] - window[0]) - (body[1] - body[0]),
+        runtime_overhead_ns=part[OUTSIDE],
         memory_floor_ns=floor_ns,
-        busy_beyond_floor_ns=work.length() - (floor_ns or 0),
-        in_kernel_wait_ns=sets.wait.length(),
-        exposed_collective_ns=sets.exposed.length(),
-        idle_ns=sets.idle.length(),
+        busy_beyond_floor_ns=split.total_ns() - (floor_ns or 0),
+        in_kernel_wait_ns=part[WAIT],
+        exposed_collective_ns=part[EXPOSED],
+        idle_ns=part[IDLE],
     )
-    _check(core, parts, split, work, window)
-    quiet = sets.wait | sets.idle
-    account = CoreAnatomy(
+    _check(core, parts, totals)
+    collectives = None
+    if "collectives" in totals.captured:
+        total_ns = totals.time_where(covered(COLLECTIVE))
+        collectives = CollectiveAccount(rows.collective_count, total_ns, part[EXPOSED])
+    throttle = None
+    if "throttle" in totals.captured:
+        _, k, n = rows.lowest_throttle or (0, 0, 0)
+        throttle = ThrottleAccount(totals.time_where(covered(THROTTLED)), rows.throttle_count, k, n)
+    return CoreAnatomy(
         core=core.core,
         subgraph=core.subgraph,
         neuroncore_idx=core.neuroncore_idx,
@@ -284,20 +358,19 @@ def _measure_core(profile: Profile, core: Core, bandwidth: Bandwidth) -> tuple[C
         body_end_ts=body[1],
         parts=parts,
         work=split,
-        engines={name: _measure_engine(rows, name, sets.busy, data, body) for name in ENGINES},
-        dma=dma,
+        engines={name: _measure_engine(totals, number, name) for number, name in enumerate(ENGINES)},
+        dma=_measure_dma(totals) if "packets" in totals.captured else None,
         hbm=hbm,
-        collectives=_measure_collectives(collectives, sets.collective, sets.exposed),
-        throttle=_measure_throttle(profile.core_rows("throttle", core.core), window),
-        wait_producers=attribute_waits(sets.wait, instructions, semaphores),
-        longest_gaps=_longest_gaps(quiet, sets.wait, rows, packets),
-        gap_count=len(quiet),
-        semaphore_update_count=None if semaphores is None else len(semaphores),
-        event_count=sum(len(table) for table in (instructions, packets, collectives) if table is not None),
-        clipped_count=sum(_clipped_count(table, window) for table in (instructions, packets, collectives)),
+        collectives=collectives,
+        throttle=throttle,
+        wait_producers=totals.wait_producers,
+        longest_gaps=totals.longest_gaps,
+        gap_count=totals.gap_count,
+        semaphore_update_count=rows.semaphore_update_count,
+        event_count=rows.event_count,
+        clipped_count=rows.clipped_count,
         floor_above_work_ns=above_ns,
     )
-    return account, work
 
 
 def duration_ns(byte_count: int, bytes_per_s: int) -> int:
@@ -305,84 +378,52 @@ def duration_ns(byte_count: int, bytes_per_s: int) -> int:
     return (byte_count * 10**9 + bytes_per_s // 2) // bytes_per_s
 
 
-def _measure_engine(
-    rows: InstructionRows, engine: str, busy: dict[str, Intervals], data: Intervals, body: tuple[int, int]
-) -> EngineAccount:
-    own = rows.of(engine)
-    working = own & ~rows.waits
-    others = union_all(intervals for name, intervals in busy.items() if name != engine) | data
+def _measure_engine(totals: CoreTotals, number: int, name: str) -> EngineAccount:
+    others = covered(DATA, *(other for other in BUSY if other != number))
     return EngineAccount(
-        active_ns=busy[engine].length(),
-        instruction_count=int(own.sum()),
-        alone_ns=(busy[engine] - others).clip(*body).length(),
-        short_instruction_count=int(((rows.end - rows.start)[working] < SHORT_INSTRUCTION_NS).sum()),
-        working_instruction_count=int(working.sum()),
-        blocked_ns=rows.blocked(engine).length(),
+        active_ns=totals.time_where(covered(BUSY[number])),
+        instruction_count=totals.rows.instruction_count[name],
+        alone_ns=totals.time_where(covered(BUSY[number]) & covered(BODY) & ~others),
+        short_instruction_count=totals.rows.short_count[name],
+        working_instruction_count=totals.rows.working_count[name],
+        blocked_ns=totals.time_where(covered(BLOCKED[number])),
     )
 
 
-def _clipped_count(table: pa.Table | None, window: tuple[int, int]) -> int:
-    if table is None or not len(table):
-        return 0
-    return int(((int64_of(table["start_ts"]) < window[0]) | (int64_of(table["end_ts"]) > window[1])).sum())
-
-
-def _measure_dma(packets: pa.Table | None, window: tuple[int, int]) -> tuple[Intervals, DmaAccount | None]:
-    """(where tensor data moves, the account) of one core's packets."""
-    if packets is None:
-        return EMPTY, None
-    start = np.clip(int64_of(packets["start_ts"]), *window)
-    end = np.clip(int64_of(packets["end_ts"]), *window)
-    size = int64_of(packets["transfer_bytes"])
-    moves_data = data_packet_mask(packets)
-    data = union(start[moves_data], end[moves_data])
-    return data, DmaAccount(
-        packet_count=len(packets),
-        bytes=int(size.sum()),
-        active_ns=union(start, end).length(),
-        data_packet_count=int(moves_data.sum()),
-        data_bytes=int(size[moves_data].sum()),
-        data_ns=data.length(),
+def _measure_dma(totals: CoreTotals) -> DmaAccount:
+    rows = totals.rows
+    return DmaAccount(
+        packet_count=rows.packet_count,
+        bytes=rows.packet_bytes,
+        active_ns=totals.time_where(covered(DMA)),
+        data_packet_count=rows.data_packet_count,
+        data_bytes=rows.data_packet_bytes,
+        data_ns=totals.time_where(covered(DATA)),
     )
 
 
-_DYNAMIC_QUEUE_TYPES = ("software_dynamic", "hardware_dynamic")
-
-
-def _measure_hbm(
-    profile: Profile, core: Core, rows: InstructionRows, body: tuple[int, int], dma: DmaAccount | None
-) -> HbmAccount | None:
+def _measure_hbm(metadata: Metadata, core: Core, totals: CoreTotals) -> HbmAccount | None:
     """HBM bytes that the body moved: from DMA instructions' operands, else the capture's totals, else its packets."""
-    table = rows.table
-    if table is not None and len(table) and {"hbm_read_bytes", "hbm_write_bytes"} <= set(table.column_names):
-        inside = (rows.start >= body[0]) & (rows.end <= body[1])
-        read = int(int64_of(table["hbm_read_bytes"])[inside].sum())
-        write = int(int64_of(table["hbm_write_bytes"])[inside].sum())
-        undirected = 0 if profile.metadata.static_dma_attributed else _static_packet_bytes(profile, core)
-        if read or write or undirected or dma is None or not dma.data_bytes:
+    rows = totals.rows
+    has_packets = "packets" in totals.captured
+    if rows.hbm_bytes is not None and rows.instruction_row_count:
+        read, write = rows.hbm_bytes
+        undirected = 0 if metadata.static_dma_attributed else rows.static_packet_bytes or 0
+        if read or write or undirected or not has_packets or not rows.data_packet_bytes:
             source = "operands of the DMA instructions"
             if undirected:
                 source += ", and packets of static rings counted once each"
             return HbmAccount(read, write, undirected, source, "lower-bound" if undirected else "measured")
     if core.hbm_read_bytes is not None and core.hbm_write_bytes is not None:
         return HbmAccount(core.hbm_read_bytes, core.hbm_write_bytes, 0, "the capture's own totals", "measured")
-    if dma is not None:
+    if has_packets:
         # Tensor data has HBM on one side at least, so each byte counted once is a lower bound of HBM traffic.
-        return HbmAccount(0, 0, dma.data_bytes, "DMA packets, each counted once", "lower-bound")
+        return HbmAccount(0, 0, rows.data_packet_bytes, "DMA packets, each counted once", "lower-bound")
     return None
 
 
-def _static_packet_bytes(profile: Profile, core: Core) -> int:
-    packets = profile.core_rows("dma_packets", core.core)
-    if packets is None or "queue_type" not in packets.column_names:
-        return 0
-    codes, names = codes_of(packets["queue_type"])
-    dynamic = np.isin(codes, [code for code, name in enumerate(names) if name in _DYNAMIC_QUEUE_TYPES])
-    return int(int64_of(packets["transfer_bytes"])[data_packet_mask(packets) & ~dynamic].sum())
-
-
-def _measure_needed(profile: Profile, cores: tuple[CoreAnatomy, ...], bandwidth: Bandwidth) -> NeededTraffic | None:
-    needed = profile.metadata.summary.get("inputs_outputs_weights_size_bytes")
+def _measure_needed(metadata: Metadata, cores: tuple[CoreAnatomy, ...], bandwidth: Bandwidth) -> NeededTraffic | None:
+    needed = metadata.summary.get("inputs_outputs_weights_size_bytes")
     moved = [account.hbm.total_bytes() for account in cores if account.hbm is not None]
     if not isinstance(needed, int) or needed <= 0 or not sum(moved):
         return None
@@ -391,59 +432,13 @@ def _measure_needed(profile: Profile, cores: tuple[CoreAnatomy, ...], bandwidth:
     return NeededTraffic(needed, sum(moved), duration_ns(share, bandwidth.bytes_per_s))
 
 
-def _measure_collectives(table: pa.Table | None, collective: Intervals, exposed: Intervals) -> CollectiveAccount | None:
-    if table is None:
-        return None
-    return CollectiveAccount(len(table), collective.length(), exposed.length())
-
-
-def _measure_throttle(table: pa.Table | None, window: tuple[int, int]) -> ThrottleAccount | None:
-    if table is None:
-        return None
-    k, n = int64_of(table["k"]), int64_of(table["n"])
-    start = int64_of(table["timestamp"])
-    slow = k < n
-    throttled = union(start[slow], (start + int64_of(table["duration"]))[slow]).clip(*window)
-    lowest = int(np.argmin(np.where(slow, k / np.maximum(n, 1), 2.0))) if slow.any() else None
-    return ThrottleAccount(
-        throttled_ns=throttled.length(),
-        interval_count=int(slow.sum()),
-        lowest_k=int(k[lowest]) if lowest is not None else 0,
-        n=int(n[lowest]) if lowest is not None else 0,
-    )
-
-
-def _longest_gaps(
-    quiet: Intervals, wait: Intervals, rows: InstructionRows, packets: pa.Table | None
-) -> tuple[Gap, ...]:
-    order = np.lexsort((quiet.start, quiet.start - quiet.end))[:LONGEST_GAP_COUNT]
-    if not len(order):
-        return ()
-    waits = wait.overlap_lengths(quiet.start[order], quiet.end[order])
-    packet_end, packet_start = np.zeros(0, np.int64), np.zeros(0, np.int64)
-    if packets is not None:
-        moves_data = data_packet_mask(packets)
-        packet_start, packet_end = int64_of(packets["start_ts"])[moves_data], int64_of(packets["end_ts"])[moves_data]
-    gaps = []
-    for index, wait_ns in zip(order.tolist(), waits.tolist(), strict=True):
-        start, end = int(quiet.start[index]), int(quiet.end[index])
-        before = _edge_label(rows, np.flatnonzero((rows.end == start) & ~rows.waits), bool((packet_end == start).any()))
-        after = _edge_label(rows, np.flatnonzero((rows.start == end) & ~rows.waits), bool((packet_start == end).any()))
-        gaps.append(Gap(start, end, wait_ns, before, after))
-    return tuple(gaps)
-
-
-def _edge_label(rows: InstructionRows, candidates: Int64Array, is_packet: bool) -> str:
-    if len(candidates):
-        return rows.label(int(candidates[0]))
-    return "dma" if is_packet else "edge of the body or a collective"
-
-
-def _check(core: Core, parts: Parts, split: WorkSplit, work: Intervals, window: tuple[int, int]) -> None:
+def _check(core: Core, parts: Parts, totals: CoreTotals) -> None:
     """The account must add up, whatever the capture: anything else is our bug and must not be printed."""
     values = [value for value in vars(parts).values() if value is not None]
-    if parts.total_ns() != window[1] - window[0] or min(values) < 0 or split.total_ns() != work.length():
+    window_ns = totals.window[1] - totals.window[0]
+    outside_ns = window_ns - (totals.body[1] - totals.body[0])
+    if parts.total_ns() != window_ns or min(values) < 0 or parts.runtime_overhead_ns != outside_ns:
         raise InconsistencyError(
-            f"core {core.core}: parts {parts} and {split} do not add up to the window {window[1] - window[0]} ns "
-            f"and the work {work.length()} ns; please report this with the capture"
+            f"core {core.core}: parts {parts} do not add up to the window {window_ns} ns with {outside_ns} ns outside the "
+            "body; please report this with the capture"
         )

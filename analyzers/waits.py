@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from trnprof.intervals import Int64Array, Intervals
-from trnprof.profile import WAIT_OPCODES, codes_of, int64_of
+from trnprof.analyzers.wait_labels import KERNEL_OPEN, UNRECORDED, UNTRACED, WaitKeys
+from trnprof.events import OTHER_ENGINE, Events, NameList, events_of
+from trnprof.intervals import EMPTY, Int64Array, Intervals, union
 
-UNRECORDED = "not recorded"
-"""The capture does not say which semaphore the engine waited for, or who updated it."""
+MAX_PENDING = 1 << 21
+"""Blocked instructions and pieces of wait that a sweep in batches keeps for instructions still to come (100 MB)."""
 
-KERNEL_OPEN = "kernel open, no engine blocked"
-"""A kernel span covers the time, but no engine is seen to wait."""
-
-BARRIER = "barrier of this core's engines"
-"""Several engines update the semaphore: none of them alone ended the wait."""
-
-OUTSIDE = "over the bus (a DMA, the other core or the host)"
-"""The update came over the bus, and no DMA instruction of this core is known to signal that semaphore."""
-
-_ENGINE_LABELS = {
-    "tensor": "engine tensor",
-    "vector": "engine vector",
-    "scalar": "engine scalar",
-    "gpsimd": "engine gpsimd",
-    "sync": "engine sync",
-}
-
-_NEVER = np.iinfo(np.int64).max
-
-LabelIndex = Callable[[str], int]
+_NEVER = int(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True)
@@ -43,7 +22,7 @@ class WaitProducer:
     """One producer and the in-kernel wait that its updates ended."""
 
     producer: str
-    """"dma <queue>", "engine <name>", BARRIER, OUTSIDE, KERNEL_OPEN or UNRECORDED; may hold untrusted strings."""
+    """"dma <queue>", "engine <name>", or a constant of trnprof.analyzers.wait_labels; may hold untrusted strings."""
     wait_ns: int
     wait_count: int
     """Blocked instructions (or pieces of an open kernel) that this producer released."""
@@ -61,23 +40,12 @@ def attribute_waits(
     instructions: the core's rows (start_ts, end_ts, engine, opcode, wait_semaphore_idx, update_semaphore_idx).
     semaphores: the core's rows (timestamp, semaphore_idx, id, update_source), or None where not captured.
     """
-    if not len(wait):
-        return ()
-    if instructions is None:
-        return (WaitProducer(UNRECORDED, wait.length(), len(wait)),)
-    blocked = _wait_rows(instructions)
-    start, end, released_by = _cut(wait, blocked)
-    labels, label_of_row = _producers(blocked, instructions, semaphores)
-    labels.append(KERNEL_OPEN)
-    # Where no engine is blocked released_by is -1, which is the last entry.
-    label = np.append(label_of_row, len(labels) - 1)[released_by]
-
-    wait_ns = np.bincount(label, weights=(end - start), minlength=len(labels)).astype(np.int64)
-    # An instruction's wait may be cut into pieces by other engines' edges: count rows, not pieces.
-    rows = np.unique(np.stack((label, np.where(released_by < 0, -1 - np.arange(len(label)), released_by))), axis=1)
-    counts = np.bincount(rows[0], minlength=len(labels))
-    found = [WaitProducer(labels[i], int(wait_ns[i]), int(counts[i])) for i in np.flatnonzero(wait_ns)]
-    return tuple(sorted(found, key=lambda entry: (-entry.wait_ns, entry.producer)))
+    names = NameList()
+    fold = WaitFold(names)
+    rows = None if instructions is None else events_of("instructions", instructions, names).in_order()
+    updates = None if semaphores is None else events_of("semaphores", semaphores, names).in_order()
+    fold.add(wait, rows, updates, _NEVER, final=True)
+    return fold.producers()
 
 
 def releasing_instructions(time: Intervals, instructions: pa.Table) -> tuple[Int64Array, Int64Array, Int64Array]:
@@ -86,175 +54,247 @@ def releasing_instructions(time: Intervals, instructions: pa.Table) -> tuple[Int
     That is the wait, among those that an engine is in all through the piece, that ends first; -1 where no engine is
     blocked. The pieces' lengths sum to the length of `time`.
     """
-    blocked = _wait_rows(instructions)
-    start, end, released_by = _cut(time, blocked)
-    return start, end, np.append(blocked.row, -1)[released_by]
+    events = events_of("instructions", instructions, NameList())
+    order = np.argsort(events.start, kind="stable")
+    blocked = _blocked_rows(events.rows(order), _EngineReach())
+    start, end = _pieces(time, blocked)
+    return start, end, np.append(order[blocked.row], -1)[_releasing_rows(blocked, start, end)]
+
+
+class WaitFold:
+    """A core's waits by their producers, over batches in order of time."""
+
+    def __init__(self, names: NameList, *, reach_back_ns: int | None = None) -> None:
+        """reach_back_ns: no instruction waited longer than this before it began; None: not known."""
+        self._names = names
+        self._reach_back_ns = reach_back_ns
+        self._engines = _EngineReach()
+        self._blocked = _NO_ROWS
+        self._waiting = EMPTY
+        """Wait that is not cut into pieces yet, since an instruction to come may have been blocked in it."""
+        self._keys = WaitKeys(names)
+        self._kernel_open = np.zeros(2, np.int64)
+        self._untraced = np.zeros(2, np.int64)
+        self._no_instructions = False
+        self._gave_up = False
+
+    def add(
+        self, wait: Intervals, instructions: Events | None, updates: Events | None, until: int, *, final: bool
+    ) -> None:
+        """One batch: the time up to `until`.
+
+        wait: the in-kernel wait in it. instructions, updates: the rows that begin in it, in order; None: not captured.
+        """
+        self._waiting = union(
+            np.concatenate((self._waiting.start, wait.start)), np.concatenate((self._waiting.end, wait.end))
+        )
+        if instructions is None or self._gave_up:
+            self._no_instructions = instructions is None
+            self._count_runs(until, final=final)
+            return
+        horizon = until
+        new = _blocked_rows(instructions, self._engines)
+        if "evt_wait_ns" in instructions and not final:
+            horizon = self._engines.earliest_start(until, self._reach_back_ns)
+        self._blocked = _merged(self._blocked, new)
+        self._keys.see_instructions(instructions)
+        self._keys.resolve(self._blocked.key, self._blocked.end, self._blocked.semaphore, updates, until, final=final)
+        start, end = _pieces(self._waiting, self._blocked)
+        # A piece is final when no row to come can cut or cover it, and its own end is known.
+        known = len(start) if final else int(np.searchsorted(end, min(horizon + 1, until), side="left"))
+        self._charge(start[:known], end[:known])
+        rest = int(start[known]) if known < len(start) else until
+        self._waiting = EMPTY if final else self._waiting.clip(rest, _NEVER)
+        self._drop_before(rest, final=final)
+        if not final and len(self._blocked) + len(self._waiting) > MAX_PENDING:
+            self._gave_up = True
+            self._flush(np.ones(len(self._blocked), bool))
+            self._blocked = _NO_ROWS
+
+    def producers(self) -> tuple[WaitProducer, ...]:
+        """Everyone who ended a wait, longest first; after the final batch."""
+        found = [WaitProducer(label, ns, count) for label, (ns, count) in self._keys.sums().items()]
+        for label, (ns, count) in (
+            (KERNEL_OPEN, self._kernel_open),
+            (UNRECORDED if self._no_instructions else UNTRACED, self._untraced),
+        ):
+            found.append(WaitProducer(label, int(ns), int(count)))
+        merged: dict[str, WaitProducer] = {}
+        for entry in found:
+            if entry.wait_ns:
+                held = merged.get(entry.producer, WaitProducer(entry.producer, 0, 0))
+                merged[entry.producer] = WaitProducer(
+                    entry.producer, held.wait_ns + entry.wait_ns, held.wait_count + entry.wait_count
+                )
+        return tuple(sorted(merged.values(), key=lambda entry: (-entry.wait_ns, entry.producer)))
+
+    def _count_runs(self, until: int, *, final: bool) -> None:
+        """Nobody to charge: whole runs, the last one only when its end is known."""
+        waiting = self._waiting
+        known = len(waiting) - bool(not final and len(waiting) and waiting.end[-1] >= until)
+        self._untraced += (int((waiting.end - waiting.start)[:known].sum()), known)
+        self._waiting = Intervals(waiting.start[known:], waiting.end[known:])
+
+    def _charge(self, start: Int64Array, end: Int64Array) -> None:
+        released_by = _releasing_rows(self._blocked, start, end)
+        length = end - start
+        nobody = released_by < 0
+        self._kernel_open += (int(length[nobody].sum()), int(nobody.sum()))
+        np.add.at(self._blocked.charged_ns, released_by[~nobody], length[~nobody])
+
+    def _drop_before(self, time: int, *, final: bool) -> None:
+        """Let go of what can neither be charged nor cut a piece any more; each engine's last before `time` still can."""
+        blocked = self._blocked
+        needed = (blocked.start > time) | (blocked.end > time) | (blocked.key < 0)
+        for engine in range(OTHER_ENGINE + 1):
+            rows = np.flatnonzero((blocked.engine == engine) & (blocked.start <= time))
+            needed[rows[-1:]] = True
+        if final:
+            needed[:] = False
+        self._flush(~needed)
+        self._blocked = blocked.rows(needed)
+
+    def _flush(self, chosen: np.ndarray) -> None:
+        rows = self._blocked.rows(chosen & (self._blocked.charged_ns > 0))
+        self._keys.add(rows.key, rows.charged_ns)
 
 
 @dataclass(frozen=True)
-class _WaitRows:
-    """When each engine was blocked, and for which semaphore: sorted by start."""
+class _BlockedRows:
+    """When each engine was blocked, and for which semaphore: sorted by start. All columns have the shape [n]."""
 
     row: Int64Array
-    """In the table of instructions."""
+    """In the events that they were found in."""
     start: Int64Array
     end: Int64Array
-    engine: npt.NDArray[np.int32]
-    semaphore: Int64Array
-    """-1 where not recorded."""
+    engine: np.ndarray
+    """uint8."""
+    semaphore: np.ndarray
+    """int16; -1 where not recorded."""
+    key: Int64Array
+    """What ended it, as WaitKeys numbers it; -1 while that is not known."""
+    charged_ns: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def rows(self, chosen: np.ndarray) -> _BlockedRows:
+        return _BlockedRows(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
-def _wait_rows(instructions: pa.Table) -> _WaitRows:
+_NO_ROWS = _BlockedRows(
+    *(np.zeros(0, kind) for kind in (np.int64, np.int64, np.int64, np.uint8, np.int16, np.int64, np.int64))
+)
+
+
+class _EngineReach:
+    """Up to when everything that each engine has begun will have ended."""
+
+    def __init__(self) -> None:
+        self._reach: dict[int, int] = {}
+
+    def free_ts(self, events: Events) -> Int64Array:
+        """For each row the time at which everything that its engine began before it had ended; its own start if nothing.
+
+        events: all rows in order, from where the last call ended.
+        """
+        free = np.empty(len(events), np.int64)
+        for engine in range(OTHER_ENGINE + 1):
+            rows = np.flatnonzero(events["engine"] == engine)
+            if not len(rows):
+                continue
+            start = events.start[rows]
+            held = self._reach.get(engine)
+            reach = np.maximum.accumulate(events.end[rows])
+            if held is not None:
+                reach = np.maximum(reach, held)
+            before = np.concatenate(([start[0] if held is None else held], reach[:-1]))
+            # Rows that begin at one instant began after the same others.
+            first = np.maximum.accumulate(np.where(np.diff(start, prepend=start[0] - 1) != 0, np.arange(len(rows)), 0))
+            free[rows] = before[first]
+            self._reach[engine] = int(reach[-1])
+        return free
+
+    def earliest_start(self, until: int, reach_back_ns: int | None) -> int:
+        """No wait of an instruction that begins at `until` or later began before this."""
+        floor = -_NEVER if reach_back_ns is None else until - reach_back_ns
+        return min([until, *(max(reach, floor) for reach in self._reach.values())])
+
+
+def _blocked_rows(events: Events, engines: _EngineReach) -> _BlockedRows:
     """Wait opcodes with their own interval, and other instructions with the wait that their own condition cost them.
 
     The latter's evt_wait_time can reach back before the engine's last instruction had ended, while the engine was
     running: it is cut there.
     """
-    opcode, names = codes_of(instructions["opcode"])
-    only_waits = np.isin(opcode, [code for code, name in enumerate(names) if name in WAIT_OPCODES])
-    engine = codes_of(instructions["engine"])[0]
-    start, end = int64_of(instructions["start_ts"]), int64_of(instructions["end_ts"])
-    semaphore = np.full(len(start), -1, np.int64)
-    blocked_start, blocked_end = start, end
-    if "wait_semaphore_idx" in instructions.column_names:
-        semaphore = int64_of(instructions["wait_semaphore_idx"], null=-1)
-        if "evt_wait_time_ns" in instructions.column_names:
-            free = _engine_free_ts(start, end, engine)
-            waited_from = np.maximum(start - int64_of(instructions["evt_wait_time_ns"]), free)
-            blocked_start = np.where(only_waits, start, waited_from)
-            blocked_end = np.where(only_waits, end, start)
-    rows = np.flatnonzero(only_waits | ((semaphore >= 0) & (blocked_start < blocked_end)))
-    rows = rows[np.argsort(blocked_start[rows], kind="stable")]
-    return _WaitRows(rows, blocked_start[rows], blocked_end[rows], engine[rows], semaphore[rows])
+    only_waits = events["waits"]
+    semaphore = events["semaphore"] if "semaphore" in events else np.full(len(events), -1, np.int16)
+    start, end = events.start, events.end
+    if "evt_wait_ns" in events:
+        waited_from = np.maximum(start - events["evt_wait_ns"], engines.free_ts(events))
+        rows = np.flatnonzero(only_waits | ((semaphore >= 0) & (waited_from < start)))
+        end = np.where(only_waits, end, start)[rows]
+        start = np.where(only_waits, start, waited_from)[rows]
+    else:
+        rows = np.flatnonzero(only_waits)
+        start, end = start[rows], end[rows]
+    found = _BlockedRows(
+        rows,
+        start,
+        end,
+        events["engine"][rows],
+        semaphore[rows],
+        np.full(len(rows), -1, np.int64),
+        np.zeros(len(rows), np.int64),
+    )
+    return _in_order(found)
 
 
-def _engine_free_ts(start: Int64Array, end: Int64Array, engine: npt.NDArray[np.int32]) -> Int64Array:
-    """For each instruction the time at which everything that its engine began before it had ended."""
-    free = np.empty(len(start), np.int64)
-    for code in np.unique(engine):
-        rows = np.flatnonzero(engine == code)
-        rows = rows[np.argsort(start[rows], kind="stable")]
-        reach = np.maximum.accumulate(end[rows])
-        free[rows] = np.concatenate((start[rows[:1]], reach[:-1]))
-    return free
+def _merged(held: _BlockedRows, new: _BlockedRows) -> _BlockedRows:
+    if not len(held):
+        return new
+    return _in_order(
+        _BlockedRows(
+            *(np.concatenate((getattr(held, field.name), getattr(new, field.name))) for field in fields(_BlockedRows))
+        )
+    )
 
 
-def _cut(time: Intervals, blocked: _WaitRows) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """(start, end, index in `blocked`) of the pieces in which the same waits are on; -1 where none is."""
-    cuts = np.unique(np.concatenate((blocked.start, blocked.end, time.start, time.end)))
+def _in_order(rows: _BlockedRows) -> _BlockedRows:
+    """By start; where several begin at once, by what they are, so that the order of a capture's rows never shows."""
+    order = np.argsort(rows.start, kind="stable")
+    start = rows.start[order]
+    if np.any(start[1:] == start[:-1]):
+        order = np.lexsort((rows.semaphore, rows.end, rows.start))
+    return rows.rows(order)
+
+
+def _pieces(time: Intervals, blocked: _BlockedRows) -> tuple[Int64Array, Int64Array]:
+    """(start, end) of the pieces of `time` in which the same waits are on."""
+    if not len(time):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    edges = np.concatenate((blocked.start, blocked.end))
+    edges = edges[(edges > time.start[0]) & (edges < time.end[-1])]
+    cuts = np.unique(np.concatenate((edges, time.start, time.end)))
     start, end = cuts[:-1], cuts[1:]
-    inside = time.overlap_lengths(start, end) > 0
-    start, end = start[inside], end[inside]
-    return start, end, _releasing_rows(blocked, start, end)
+    # A piece lies wholly in the set or wholly outside it: its start tells which.
+    within = np.searchsorted(time.start, start, side="right") - 1
+    inside = (within >= 0) & (start < time.end[within])
+    return start[inside], end[inside]
 
 
-def _releasing_rows(blocked: _WaitRows, start: Int64Array, end: Int64Array) -> Int64Array:
+def _releasing_rows(blocked: _BlockedRows, start: Int64Array, end: Int64Array) -> Int64Array:
     """For each piece the row, among those blocked all through it, that ends first; -1 where none is blocked."""
     best_end = np.full(len(start), _NEVER)
     best_row = np.full(len(start), -1, np.int64)
-    for engine in np.unique(blocked.engine):
+    for engine in range(OTHER_ENGINE + 1):
         # One engine's waits follow each other, so the last that began by the piece's start is the only candidate.
         rows = np.flatnonzero(blocked.engine == engine)
+        if not len(rows):
+            continue
         candidate = np.searchsorted(blocked.start[rows], start, side="right") - 1
         row = rows[np.maximum(candidate, 0)]
-        covers = (candidate >= 0) & (blocked.end[row] >= end)
-        better = covers & (blocked.end[row] < best_end)
+        better = (candidate >= 0) & (blocked.end[row] >= end) & (blocked.end[row] < best_end)
         best_end = np.where(better, blocked.end[row], best_end)
         best_row = np.where(better, row, best_row)
     return best_row
-
-
-def _producers(
-    blocked: _WaitRows, instructions: pa.Table, semaphores: pa.Table | None
-) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """(labels, label index of each wait row)."""
-    labels = [UNRECORDED, OUTSIDE]
-    index_of = {label: index for index, label in enumerate(labels)}
-
-    def label_index(label: str) -> int:
-        if label not in index_of:
-            index_of[label] = len(labels)
-            labels.append(label)
-        return index_of[label]
-
-    # Who updates each semaphore, as the instruction stream says: the fallback for updates that come over the bus.
-    by_stream = np.full(_SEMAPHORE_COUNT, -1, np.int64)
-    for index, label in _stream_updaters(instructions).items():
-        if 0 <= index < _SEMAPHORE_COUNT:
-            by_stream[index] = label_index(label)
-
-    known = (blocked.semaphore >= 0) & (blocked.semaphore < _SEMAPHORE_COUNT)
-    semaphore = np.where(known, blocked.semaphore, 0)
-    result = np.where(known, by_stream[semaphore], index_of[UNRECORDED])
-    if semaphores is not None and len(semaphores) and "semaphore_idx" in semaphores.column_names:
-        row_label = _update_labels(semaphores, by_stream, label_index)
-        update = int64_of(semaphores["semaphore_idx"], null=-1)
-        time = int64_of(semaphores["timestamp"])
-        order = np.lexsort((time, update))
-        update, time, row_label = update[order], time[order], row_label[order]
-        # The last update of that semaphore before the wait ended is the one that ended it.
-        base = int(min(time.min(), blocked.end.min(initial=0)))
-        key = update * _KEY_STEP + np.minimum(time - base, _KEY_STEP - 1)
-        position = np.searchsorted(key, semaphore * _KEY_STEP + (blocked.end - base), side="right") - 1
-        at = np.maximum(position, 0)
-        hit = known & (position >= 0) & (update[at] == semaphore) & (row_label[at] >= 0)
-        result = np.where(hit, row_label[at], result)
-    return labels, np.where(result < 0, index_of[UNRECORDED], result)
-
-
-_SEMAPHORE_COUNT = 1024
-"""More than any NeuronCore has (the fields are 8 bits wide); bounds a hostile index."""
-
-_KEY_STEP = 1 << 52
-"""Larger than any time in a capture (52 days in ns), so that (semaphore, time) sorts as one integer."""
-
-
-def _stream_updaters(instructions: pa.Table) -> dict[int, str]:
-    """Semaphore -> the one producer that updates it, or BARRIER."""
-    if "update_semaphore_idx" not in instructions.column_names:
-        return {}
-    semaphore = int64_of(instructions["update_semaphore_idx"], null=-1)
-    engine, engines = codes_of(instructions["engine"])
-    opcode, opcodes = codes_of(instructions["opcode"])
-    is_dma = np.isin(opcode, [code for code, name in enumerate(opcodes) if "DMA" in name])
-    triples = np.unique(
-        np.stack((semaphore, engine.astype(np.int64), is_dma.astype(np.int64)))[:, semaphore >= 0], axis=1
-    )
-    updaters: dict[int, set[str]] = {}
-    for index, engine_code, dma in triples.T.tolist():
-        name = engines[engine_code]
-        updaters.setdefault(index, set()).add(f"dma issued by {name}" if dma else _ENGINE_LABELS.get(name, name))
-    return {index: next(iter(names)) if len(names) == 1 else BARRIER for index, names in updaters.items()}
-
-
-def _update_labels(semaphores: pa.Table, by_stream: Int64Array, label_index: LabelIndex) -> Int64Array:
-    """The label of each update row; -1 where it cannot be told."""
-    ids, id_names = codes_of(semaphores["id"])
-    by_id = np.array([_label_of_id(name, label_index) for name in id_names] or [-1], np.int64)[ids]
-    index = int64_of(semaphores["semaphore_idx"], null=-1)
-    in_range = (index >= 0) & (index < _SEMAPHORE_COUNT)
-    from_stream = np.where(in_range, by_stream[np.where(in_range, index, 0)], -1)
-    result = np.where(by_id >= 0, by_id, from_stream)
-    if "update_source" in semaphores.column_names:
-        codes, names = codes_of(semaphores["update_source"])
-        by_source = np.array([_label_of_source(name, label_index) for name in names] or [-1], np.int64)[codes]
-        by_source = np.where(codes < 0, -1, by_source)
-        result = np.where((by_source >= 0) & (from_stream != label_index(BARRIER)), by_source, result)
-        over_bus = np.isin(codes, [code for code, name in enumerate(names) if name.lower() in ("axi", "dma")])
-        result = np.where(over_bus & (result < 0), label_index(OUTSIDE), result)
-    return result
-
-
-def _label_of_id(text: str, label_index: LabelIndex) -> int:
-    """The vendor prints a semaphore with what owns it: `S[8] (qSyncDynamicHW)`, `S[5] (Tensor)`."""
-    match = re.search(r"\(([^()]{1,80})\)\s*$", text)
-    if match is None:
-        return -1
-    owner = match.group(1)
-    if owner.lower() in _ENGINE_LABELS:
-        return label_index(_ENGINE_LABELS[owner.lower()])
-    return label_index(f"dma {owner}") if owner.startswith("q") else -1
-
-
-def _label_of_source(name: str, label_index: LabelIndex) -> int:
-    return label_index(_ENGINE_LABELS[name.lower()]) if name.lower() in _ENGINE_LABELS else -1

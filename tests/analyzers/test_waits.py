@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from trnprof.analyzers.waits import BARRIER, KERNEL_OPEN, OUTSIDE, UNRECORDED, attribute_waits
+from trnprof.analyzers.wait_labels import BARRIER, KERNEL_OPEN, OUTSIDE, UNRECORDED
+from trnprof.analyzers.waits import attribute_waits
 from trnprof.intervals import union
 from trnprof.profile import make_table
 
