@@ -61,7 +61,7 @@ def build_app() -> typer.Typer:
 
     Commands import what is heavy inside themselves, so that help and completion stay fast.
     """
-    from trnprof.cli import anatomy, breakdown, demo, diff, dma_predict, export, fit, info
+    from trnprof.cli import anatomy, breakdown, demo, diff, dma_predict, export, fit, info, nki
 
     app = typer.Typer(
         add_completion=True,
@@ -76,6 +76,8 @@ def build_app() -> typer.Typer:
         command = getattr(module, module.__name__.rpartition(".")[2])
         # \b keeps the example lines as they are.
         app.command(epilog="\b\nExamples:\n" + "\n".join(f"  {line}" for line in module.EXAMPLES))(command)
+    if nki.COMMANDS:
+        app.add_typer(nki.build_nki_app(), name="nki")
     return app
 
 
@@ -112,7 +114,8 @@ def _report(arguments: list[str], kind: str, message: str, path: str | None, exi
     if _wants_json(arguments):
         from trnprof.render.envelope import error_json
 
-        command = next((argument for argument in arguments if not argument.startswith("-")), "trnprof")
+        words = [argument for argument in arguments if not argument.startswith("-")] or ["trnprof"]
+        command = "-".join(words[: 2 if words[0] == "nki" else 1])
         print(
             error_json(printable(command, 40), kind=kind, message=message, path=path, exit_code=exit_code, code=code),
             end="",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -85,19 +86,19 @@ class _Session:
         self.loader: Any = None
 
     def run(self) -> dict[str, Any]:
-        """Load, run, and count; the result document."""
+        """Load the kernel, build its arguments, and do the task; the result document."""
         import numpy  # noqa: F401 - before the limits: its libraries map memory and files of their own
 
         self._set_limits()
         from trnprof.nki.inputs import arguments_of, resolve_argument
+        from trnprof.nki.kernel_call import KernelCall
         from trnprof.nki.loader import KernelLoader, find_callable
         from trnprof.nki.modules import install_nki_modules
-        from trnprof.nki.prediction_task import summarise
         from trnprof.nki.recording import TensorSpec
         from trnprof.nki.rewriting import Rewrite
-        from trnprof.nki.trace import trace
 
         request = self.request
+        task = importlib.import_module(f"trnprof.nki.{request['task']}")
         values = {name: _load_values(name, path) for name, path in request["values"].items()}
         with install_nki_modules(request["target"]):
             self.loader = KernelLoader(
@@ -121,24 +122,12 @@ class _Session:
             keywords |= {name: resolve_argument(text, vars(module)) for name, text in request["arguments"].items()}
             _check_arguments(kernel, request["kernel"], positional, keywords)
             self.stage = "running"
-            recording = trace(
-                kernel,
-                positional,
-                keywords,
-                lnc=request["lnc"],
-                grid=request["grid"],
-                exact=request["exact"],
-                trips=request["trips"],
-                values=values,
-                target=request["target"],
-            )
-        self.stage = "counting"
-        return summarise(
-            recording,
-            settings=request["settings"],
-            notes=self.loader.notes,
-            stand_ins=sorted(self.loader.stand_ins.imported),
-        )
+            call = KernelCall(kernel, positional, keywords, request, values, self.loader, self._enter)
+            document: dict[str, Any] = task.perform(call)
+        return document
+
+    def _enter(self, stage: str) -> None:
+        self.stage = stage
 
     def describe(self, error: BaseException) -> dict[str, Any]:
         """The failure as data: kind, file, line, one-line message."""

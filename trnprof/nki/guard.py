@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -32,7 +33,7 @@ from trnprof.errors import (
 from trnprof.nki.failures import is_user_code
 from trnprof.nki.inputs import KernelInputs
 from trnprof.nki.plain_data import from_plain, to_plain
-from trnprof.nki.prediction_task import KernelPrediction, PredictionSettings
+from trnprof.nki.prediction_task import KernelPrediction
 from trnprof.nki.rewriting import Rewrite
 
 _BOOTSTRAP = "import sys; sys.path.extend(sys.argv[1:]); from trnprof.nki.child import main; main()"
@@ -67,12 +68,15 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelRun:
-    """One kernel with one set of inputs."""
+    """One kernel with one set of inputs, and what to do with it."""
 
     kernel_file: Path
     kernel: str
     inputs: KernelInputs
-    settings: PredictionSettings
+    settings: Any
+    """The task's own settings: a frozen dataclass of plain data."""
+    task: str = "prediction_task"
+    """Module of trnprof.nki whose perform() the child calls (kernel_call.py)."""
     target: str = "trn2"
     exact: bool = False
     rewrites: tuple[Rewrite, ...] = ()
@@ -116,8 +120,21 @@ class _Stream:
 
 
 def predict_guarded(run: KernelRun, limits: Limits | None = None) -> GuardedResult:
-    """Load, run and count one kernel in a child process.
+    """Load, run and count one kernel in a child process. `run.settings` is a PredictionSettings.
 
+    Raises: what run_guarded raises.
+    """
+    document, printed, printed_byte_count = run_guarded(run, limits)
+    return GuardedResult(from_plain(KernelPrediction, document.get("prediction")), printed, printed_byte_count)
+
+
+def run_guarded(
+    run: KernelRun, limits: Limits | None = None, *, collect: Callable[[Path], None] | None = None
+) -> tuple[dict[str, Any], str, int]:
+    """Load one kernel in a child process and do `run.task` with it: (its result document, what the kernel printed cut off
+    at 64 KiB, bytes printed).
+
+    collect: called with the child's scratch folder before that is deleted, to fetch files which the task left there.
     Raises: UsageError for arguments that do not fit; InputDataError for any failure of the kernel's own code or of a
             limit, naming its line; InconsistencyError for a failure of ours; ToolMissingError without an interpreter.
     """
@@ -135,10 +152,11 @@ def predict_guarded(run: KernelRun, limits: Limits | None = None) -> GuardedResu
             for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
-    if "error" in document:
-        raise _as_exception(document["error"], run)
-    prediction = from_plain(KernelPrediction, document.get("prediction"))
-    return GuardedResult(prediction, printed, printed_byte_count)
+        if "error" in document:
+            raise _as_exception(document["error"], run)
+        if collect is not None:
+            collect(Path(scratch))
+    return document, printed, printed_byte_count
 
 
 def stop_running() -> None:
@@ -154,6 +172,7 @@ def _request(run: KernelRun, limits: Limits) -> bytes:
             "kernel_file": str(run.kernel_file.absolute()),
             "shown_file": str(run.kernel_file),
             "kernel": run.kernel,
+            "task": run.task,
             "tensors": {name: [list(spec.shape), spec.dtype] for name, spec in inputs.tensors.items()},
             "arguments": inputs.arguments,
             "inputs_file": None if inputs.inputs_file is None else str(inputs.inputs_file.absolute()),

@@ -15,6 +15,7 @@ from trnprof.analyzers.hazards import find_hazards
 from trnprof.analyzers.predicted_dma import Assumption, PredictedDma
 from trnprof.findings import Finding
 from trnprof.hardware.dma_model import DmaModel
+from trnprof.nki.kernel_call import KernelCall
 from trnprof.nki.plain_data import from_plain, to_plain
 from trnprof.nki.recording import Recording
 
@@ -36,6 +37,13 @@ class KernelPrediction:
     findings: tuple[Finding, ...]
     outputs: tuple[tuple[str, tuple[int, ...], str], ...]
     """(name, shape, dtype) of what the kernel returns."""
+
+
+def perform(call: KernelCall) -> dict[str, Any]:
+    """The task of the guarded child: record the kernel and predict from the recording."""
+    recording = call.record()
+    call.enter("counting")
+    return summarise(recording, settings=call.request["settings"], notes=call.loader.notes, stand_ins=call.stand_ins)
 
 
 def summarise(
