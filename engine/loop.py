@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 
 from trnprof.engine.plan import Runner, StepPlan, StepResult
-from trnprof.engine.request import Request
+from trnprof.engine.request import FinishReason, Request
 from trnprof.engine.scheduler import Scheduler, Update
 from trnprof.engine.step_log import StepLog
 
@@ -42,10 +42,8 @@ class Engine:
         self._thread: threading.Thread | None = None
         self.failure: BaseException | None = None
 
-    # From any thread
-
     def submit(self, request: Request, listener: Listener) -> None:
-        """Queue a request; what the scheduler has against it is raised here where the loop has no thread, else reported.
+        """Queue a request (in the engine's thread; from another one through `call`).
 
         Raises: UsageError, QueueFullError (see Scheduler.add).
         """
@@ -56,10 +54,23 @@ class Engine:
             del self._listeners[request.id]
             raise
 
-    def call(self, command: Callable[[], None]) -> None:
-        """Run `command` in the engine's thread before its next step."""
-        self._commands.append(command)
+    # From any thread
+
+    def call(self, command: Callable[[], None]) -> Future[None]:
+        """Run `command` in the engine's thread before its next step; what it raises is in the future."""
+        future: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                command()
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+
+        self._commands.append(run)
         self._wake.set()
+        return future
 
     def abort(self, request_id: str) -> None:
         """End a request (any thread); a request that is not here any more is left alone."""
@@ -142,5 +153,9 @@ class Engine:
                 if update is not None:
                     self._tell(update)
         except BaseException as error:
+            # Our own inconsistency: nothing can be trusted any more, so everybody is told, and /health says so.
             self.failure = error
+            for request in list(self.scheduler.requests.values()):
+                request.finish_reason, request.error = FinishReason.ERROR, f"the engine stopped: {error}"
+                self._tell(Update(request, [], True))
             raise

@@ -51,9 +51,14 @@ class Sampling:
 class Timing:
     """Nanoseconds of time.perf_counter_ns; None: not yet."""
 
+    received: int | None = None
+    """By the server, before the request was read; None outside a server."""
     arrived: int | None = None
+    """In the queue."""
     admitted: int | None = None
     first_token: int | None = None
+    first_sent: int | None = None
+    """When the server had written the first chunk (or the whole answer)."""
     finished: int | None = None
 
 

@@ -7,7 +7,7 @@ device (`ON_DEVICE`), and a request that ends in step n may have a row in n + 1,
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter_ns
@@ -27,6 +27,30 @@ ZERO_SLOT = 1
 
 class QueueFullError(UsageError):
     """More requests wait than the queue may hold."""
+
+
+class DraftCounters:
+    """How drafts fared, by position: a falling acceptance is the first sign of a broken draft layer."""
+
+    RECENT = 256
+    """Verifications over which a collapse is judged."""
+
+    def __init__(self, count: int) -> None:
+        self.verifications = 0
+        self.accepted = [0] * count
+        self._recent: deque[int] = deque(maxlen=self.RECENT)
+
+    def add(self, accepted: int) -> None:
+        """A verification accepted so many drafts."""
+        self.verifications += 1
+        for position in range(accepted):
+            self.accepted[position] += 1
+        self._recent.append(accepted)
+
+    @property
+    def collapsed(self) -> bool:
+        """Was hardly a first draft accepted lately (under 1% of the last RECENT verifications)?"""
+        return len(self._recent) == self.RECENT and sum(1 for count in self._recent if count) < self.RECENT / 100
 
 
 @dataclass(frozen=True)
@@ -64,6 +88,7 @@ class Scheduler:
         """PREFILL, DECODE and PREEMPTED requests in order of admission."""
         self.requests: dict[str, Request] = {}
         self.steps = 0
+        self.drafts = DraftCounters(self.draft)
         self._arrivals = 0
         self._decode_turn = False
 
@@ -328,6 +353,7 @@ class Scheduler:
         if kind is StepKind.VERIFY:
             # `kept` tokens are known; all but the last of them have been fed.
             self._advance(request, len(kept))
+            self.drafts.add(len(chosen) - 1)
             request.sampled = len(request.answer)
         if kind is StepKind.PREFILL:
             self._keep_prompt(request)

@@ -67,9 +67,11 @@ REQUEST_COLUMNS = (
     "output_tokens",
     "finish",
     "preemptions",
+    "received_ts",
     "arrived_ts",
     "admitted_ts",
     "first_token_ts",
+    "first_sent_ts",
     "finished_ts",
 )
 
@@ -141,9 +143,11 @@ class StepLog:
                 len(request.answer),
                 str(request.finish_reason),
                 request.preemptions,
+                timing.received,
                 timing.arrived,
                 timing.admitted,
                 timing.first_token,
+                timing.first_sent,
                 timing.finished,
             )
         )
