@@ -121,9 +121,11 @@ class CoreFold:
         )
         clipped = {name: self._clip(rows) for name, rows in inside.items() if "end" in rows}
         instructions, packets = clipped.get("instructions"), clipped.get("packets", _NO_SPANS)
-        working = _NO_SPANS if instructions is None else instructions.rows(~instructions["waits"])
+        working = _NO_SPANS
+        if instructions is not None:
+            working = instructions.rows(~instructions["waits"], ("start", "end", "engine", "opcode"))
         if len(packets):
-            packets = packets.rows(packets["moves_data"])
+            packets = packets.rows(packets["moves_data"], ("start", "end"))
         until = self.window[1] if final else min(max(until, self.window[0]), self.window[1])
         segments = self._sweep.advance(until, self._sets(clipped, until))
         np.add.at(self._time_ns, segments.state, segments.length)

@@ -30,19 +30,23 @@ _SEMAPHORE_COUNT = 1024
 
 _BUS = ("axi", "dma")
 
+NO_UPDATE = -1
+"""No update of the semaphore is recorded."""
 
-class WaitKeys:
+UNRESOLVED = -2
+"""Updates that may have ended the wait are still to come."""
+
+
+class WaitLabels:
     """Sums of wait by what ended it: (semaphore, id text, source) of the update, named when the whole stream was seen."""
 
     def __init__(self, names: NameList) -> None:
         self._names = names
-        self._number_of: dict[tuple[int, int, int], int] = {}
-        self._wait_ns = np.zeros(0, np.int64)
-        self._count = np.zeros(0, np.int64)
-        # The last update of each semaphore so far: (id, source), -2 where there was none.
-        self._last = np.full((2, _SEMAPHORE_COUNT), -2, np.int64)
-        self._updaters: set[tuple[int, int, bool]] = set()
-        self._is_dma: dict[int, bool] = {}
+        self._sums: dict[tuple[int, int], tuple[int, int]] = {}
+        self._last = np.full(_SEMAPHORE_COUNT, NO_UPDATE, np.int64)
+        """The last update of each semaphore so far, as `update_of` packs it."""
+        self._updates = np.zeros((_SEMAPHORE_COUNT, OTHER_ENGINE + 1, 2), bool)
+        """Is the semaphore updated by an instruction of the engine; by one that is no DMA, by one that is."""
 
     def see_instructions(self, instructions: Events) -> None:
         """Note which engines' instructions, and which DMAs, update each semaphore."""
@@ -50,99 +54,73 @@ class WaitKeys:
             return
         semaphore = instructions["updates"]
         rows = np.flatnonzero((semaphore >= 0) & (semaphore < _SEMAPHORE_COUNT))
-        packed = (
-            semaphore[rows].astype(np.int64) << 40
-            | instructions["engine"][rows].astype(np.int64) << 36
-            | (instructions["opcode"][rows].astype(np.int64) + 1)
-        )
-        for entry in np.unique(packed).tolist():
-            opcode = (entry & ((1 << 36) - 1)) - 1
-            is_dma = opcode >= 0 and "DMA" in self._names.names[opcode]
-            self._updaters.add((entry >> 40, entry >> 36 & 15, is_dma))
+        is_dma = np.array([*("DMA" in name for name in self._names.names), False])[instructions["opcode"][rows]]
+        self._updates[semaphore[rows], instructions["engine"][rows], is_dma.view(np.uint8)] = True
 
-    def resolve(
-        self,
-        key: Int64Array,
-        end: Int64Array,
-        semaphore: np.ndarray,
-        updates: Events | None,
-        until: int,
-        *,
-        final: bool,
-    ) -> None:
-        """Fill `key` of every blocked row whose end is before `until`: the last update of its semaphore by then.
+    def resolve(self, semaphore: np.ndarray, end: Int64Array, updates: Events | None) -> Int64Array:
+        """What ended waits for `semaphore` at `end`: the last update of it by then, packed, or NO_UPDATE; shape [n].
 
-        updates: those since the last call, in order of time; the capture's order among equals is the device's.
+        updates: those since the last call, in order of time (the capture's order among equals is the device's); all that
+                 there are up to the last `end`, which is after the last call's updates.
         """
-        rows = np.flatnonzero((key < 0) & (final | (end < until)))
-        wanted = semaphore[rows].astype(np.int64)
-        wanted[(wanted < 0) | (wanted >= _SEMAPHORE_COUNT)] = -1
-        by = np.full((2, len(rows)), -2, np.int64)
-        by[:, wanted >= 0] = self._last[:, wanted[wanted >= 0]]
-        if updates is not None and len(updates) and "semaphore" in updates:
-            index = updates["semaphore"]
-            order = np.argsort(index, kind="stable")
-            sorted_index = index[order]
-            found = np.flatnonzero((index[order] >= 0) & (sorted_index < _SEMAPHORE_COUNT))
-            for number in np.unique(sorted_index[found]).tolist():
-                first, last = np.searchsorted(sorted_index, [number, number + 1])
-                own = order[first:last]
-                mine = np.flatnonzero(wanted == number)
-                position = np.searchsorted(updates.start[own], end[rows[mine]], side="right") - 1
-                hit = position >= 0
-                at = own[position[hit]]
-                by[:, mine[hit]] = updates["id"][at], updates["source"][at]
-                self._last[:, number] = updates["id"][own[-1]], updates["source"][own[-1]]
-        key[rows] = self._numbers(wanted, by)
+        wanted = np.where((semaphore >= 0) & (semaphore < _SEMAPHORE_COUNT), semaphore, -1)
+        found = np.where(wanted < 0, NO_UPDATE, self._last[wanted])
+        if updates is None or not len(updates) or "semaphore" not in updates:
+            return found
+        index = updates["semaphore"]
+        order = np.argsort(index, kind="stable")
+        in_order = index[order]
+        waits = np.argsort(wanted, kind="stable")
+        waited = wanted[waits]
+        packed = (updates["id"].astype(np.int64) + 1) << 32 | (updates["source"] + 1)
+        for number in np.unique(in_order).tolist():
+            if not 0 <= number < _SEMAPHORE_COUNT:
+                continue
+            own = order[slice(*np.searchsorted(in_order, [number, number + 1]))]
+            mine = waits[slice(*np.searchsorted(waited, [number, number + 1]))]
+            position = np.searchsorted(updates.start[own], end[mine], side="right") - 1
+            hit = position >= 0
+            found[mine[hit]] = packed[own[position[hit]]]
+            self._last[number] = packed[own[-1]]
+        return found
 
-    def add(self, key: Int64Array, wait_ns: Int64Array) -> None:
-        """Charge blocked rows' waits to what ended them (-1: not known); a row counts once."""
-        key = np.where(key < 0, self._number(-1, -2, -2), key)
-        size = len(self._number_of)
-        self._wait_ns = np.pad(self._wait_ns, (0, size - len(self._wait_ns)))
-        self._count = np.pad(self._count, (0, size - len(self._count)))
-        np.add.at(self._wait_ns, key, wait_ns)
-        np.add.at(self._count, key, 1)
+    def add(self, semaphore: np.ndarray, update: Int64Array, wait_ns: Int64Array) -> None:
+        """Charge blocked rows' waits to what ended them, as `resolve` gave it; a row counts once."""
+        in_range = (semaphore >= 0) & (semaphore < _SEMAPHORE_COUNT)
+        keys = np.stack((np.where(in_range, semaphore, -1).astype(np.int64), update))
+        distinct, place = np.unique(keys, axis=1, return_inverse=True)
+        total, count = np.zeros((2, distinct.shape[1]), np.int64)
+        np.add.at(total, place.reshape(-1), wait_ns)
+        np.add.at(count, place.reshape(-1), 1)
+        for (number, by), ns, rows in zip(distinct.T.tolist(), total.tolist(), count.tolist(), strict=True):
+            held_ns, held_rows = self._sums.get((number, by), (0, 0))
+            self._sums[number, by] = (held_ns + ns, held_rows + rows)
 
     def sums(self) -> dict[str, tuple[int, int]]:
         """Label -> (wait in ns, blocked instructions)."""
         by_stream = self._stream_labels()
         sums: dict[str, tuple[int, int]] = {}
-        for (semaphore, identity, source), number in self._number_of.items():
-            if number >= len(self._count) or not self._count[number]:
-                continue
-            label = self._label(by_stream.get(semaphore), identity, source)
-            wait_ns, count = sums.get(label, (0, 0))
-            sums[label] = (wait_ns + int(self._wait_ns[number]), count + int(self._count[number]))
+        for (semaphore, update), (ns, rows) in self._sums.items():
+            label = self._label(by_stream.get(semaphore), update)
+            held_ns, held_rows = sums.get(label, (0, 0))
+            sums[label] = (held_ns + ns, held_rows + rows)
         return sums
-
-    def _numbers(self, semaphore: Int64Array, by: Int64Array) -> Int64Array:
-        sources, source = np.unique(by[1], return_inverse=True)
-        packed = ((semaphore + 1) * max(len(sources), 1) + source) << 32 | (by[0] + 2)
-        distinct, first, inverse = np.unique(packed, return_index=True, return_inverse=True)
-        numbers = [
-            self._number(*entry)
-            for entry in zip(semaphore[first].tolist(), by[0][first].tolist(), by[1][first].tolist(), strict=True)
-        ]
-        return np.array(numbers, np.int64)[inverse] if len(distinct) else np.zeros(0, np.int64)
-
-    def _number(self, semaphore: int, identity: int, source: int) -> int:
-        return self._number_of.setdefault((semaphore, identity, source), len(self._number_of))
 
     def _stream_labels(self) -> dict[int, str]:
         """Semaphore -> the one producer that updates it as the instructions say, or BARRIER."""
         labels: dict[int, set[str]] = {}
-        for semaphore, engine, is_dma in self._updaters:
+        for semaphore, engine, is_dma in np.argwhere(self._updates).tolist():
             name = ENGINES[engine] if engine < OTHER_ENGINE else "other"
             labels.setdefault(semaphore, set()).add(f"dma issued by {name}" if is_dma else f"engine {name}")
         return {semaphore: next(iter(found)) if len(found) == 1 else BARRIER for semaphore, found in labels.items()}
 
-    def _label(self, by_stream: str | None, identity: int, source: int) -> str:
-        """The vendor's text for the semaphore names its owner best; else the update's source; else the stream."""
+    def _label(self, by_stream: str | None, update: int) -> str:
+        """The update's source names who ended the wait best, then the vendor's text for the semaphore, then the stream."""
         label = by_stream
-        if identity >= 0:
+        identity, source = (update >> 32) - 1, (update & 0xFFFFFFFF) - 1
+        if update >= 0 and identity >= 0:
             label = _label_of_id(self._names.names[identity]) or label
-        if source >= 0:
+        if update >= 0 and source >= 0:
             name = self._names.names[source].lower()
             if name in ENGINES and by_stream != BARRIER:
                 label = f"engine {name}"

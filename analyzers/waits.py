@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import pyarrow as pa
 
-from trnprof.analyzers.wait_labels import KERNEL_OPEN, UNRECORDED, UNTRACED, WaitKeys
+from trnprof.analyzers.wait_labels import KERNEL_OPEN, NO_UPDATE, UNRECORDED, UNRESOLVED, UNTRACED, WaitLabels
 from trnprof.events import OTHER_ENGINE, Events, NameList, events_of
 from trnprof.intervals import EMPTY, Int64Array, Intervals, union
 
@@ -72,7 +72,7 @@ class WaitFold:
         self._blocked = _NO_ROWS
         self._waiting = EMPTY
         """Wait that is not cut into pieces yet, since an instruction to come may have been blocked in it."""
-        self._keys = WaitKeys(names)
+        self._labels = WaitLabels(names)
         self._kernel_open = np.zeros(2, np.int64)
         self._untraced = np.zeros(2, np.int64)
         self._no_instructions = False
@@ -97,8 +97,8 @@ class WaitFold:
         if "evt_wait_ns" in instructions and not final:
             horizon = self._engines.earliest_start(until, self._reach_back_ns)
         self._blocked = _merged(self._blocked, new)
-        self._keys.see_instructions(instructions)
-        self._keys.resolve(self._blocked.key, self._blocked.end, self._blocked.semaphore, updates, until, final=final)
+        self._labels.see_instructions(instructions)
+        self._resolve(updates, until, final=final)
         start, end = _pieces(self._waiting, self._blocked)
         # A piece is final when no row to come can cut or cover it, and its own end is known.
         known = len(start) if final else int(np.searchsorted(end, min(horizon + 1, until), side="left"))
@@ -108,12 +108,13 @@ class WaitFold:
         self._drop_before(rest, final=final)
         if not final and len(self._blocked) + len(self._waiting) > MAX_PENDING:
             self._gave_up = True
+            self._blocked.update[self._blocked.update == UNRESOLVED] = NO_UPDATE
             self._flush(np.ones(len(self._blocked), bool))
             self._blocked = _NO_ROWS
 
     def producers(self) -> tuple[WaitProducer, ...]:
         """Everyone who ended a wait, longest first; after the final batch."""
-        found = [WaitProducer(label, ns, count) for label, (ns, count) in self._keys.sums().items()]
+        found = [WaitProducer(label, ns, count) for label, (ns, count) in self._labels.sums().items()]
         for label, (ns, count) in (
             (KERNEL_OPEN, self._kernel_open),
             (UNRECORDED if self._no_instructions else UNTRACED, self._untraced),
@@ -135,6 +136,12 @@ class WaitFold:
         self._untraced += (int((waiting.end - waiting.start)[:known].sum()), known)
         self._waiting = Intervals(waiting.start[known:], waiting.end[known:])
 
+    def _resolve(self, updates: Events | None, until: int, *, final: bool) -> None:
+        """Every wait that has ended by now was ended by an update that is known by now."""
+        blocked = self._blocked
+        rows = np.flatnonzero((blocked.update == UNRESOLVED) & (final | (blocked.end < until)))
+        blocked.update[rows] = self._labels.resolve(blocked.semaphore[rows], blocked.end[rows], updates)
+
     def _charge(self, start: Int64Array, end: Int64Array) -> None:
         released_by = _releasing_rows(self._blocked, start, end)
         length = end - start
@@ -145,7 +152,7 @@ class WaitFold:
     def _drop_before(self, time: int, *, final: bool) -> None:
         """Let go of what can neither be charged nor cut a piece any more; each engine's last before `time` still can."""
         blocked = self._blocked
-        needed = (blocked.start > time) | (blocked.end > time) | (blocked.key < 0)
+        needed = (blocked.start > time) | (blocked.end > time) | (blocked.update == UNRESOLVED)
         for engine in range(OTHER_ENGINE + 1):
             rows = np.flatnonzero((blocked.engine == engine) & (blocked.start <= time))
             needed[rows[-1:]] = True
@@ -155,8 +162,10 @@ class WaitFold:
         self._blocked = blocked.rows(needed)
 
     def _flush(self, chosen: np.ndarray) -> None:
-        rows = self._blocked.rows(chosen & (self._blocked.charged_ns > 0))
-        self._keys.add(rows.key, rows.charged_ns)
+        rows = np.flatnonzero(chosen & (self._blocked.charged_ns > 0))
+        if len(rows):
+            blocked = self._blocked
+            self._labels.add(blocked.semaphore[rows], blocked.update[rows], blocked.charged_ns[rows])
 
 
 @dataclass(frozen=True)
@@ -171,8 +180,8 @@ class _BlockedRows:
     """uint8."""
     semaphore: np.ndarray
     """int16; -1 where not recorded."""
-    key: Int64Array
-    """What ended it, as WaitKeys numbers it; -1 while that is not known."""
+    update: Int64Array
+    """What ended it, as WaitLabels packs it, NO_UPDATE or UNRESOLVED."""
     charged_ns: Int64Array
 
     def __len__(self) -> int:
@@ -244,7 +253,7 @@ def _blocked_rows(events: Events, engines: _EngineReach) -> _BlockedRows:
         end,
         events["engine"][rows],
         semaphore[rows],
-        np.full(len(rows), -1, np.int64),
+        np.full(len(rows), UNRESOLVED, np.int64),
         np.zeros(len(rows), np.int64),
     )
     return _in_order(found)
@@ -264,8 +273,14 @@ def _in_order(rows: _BlockedRows) -> _BlockedRows:
     """By start; where several begin at once, by what they are, so that the order of a capture's rows never shows."""
     order = np.argsort(rows.start, kind="stable")
     start = rows.start[order]
-    if np.any(start[1:] == start[:-1]):
-        order = np.lexsort((rows.semaphore, rows.end, rows.start))
+    tied = np.zeros(len(order), bool)
+    tied[1:] = start[1:] == start[:-1]
+    tied[:-1] |= tied[1:]
+    places = np.flatnonzero(tied)
+    if len(places):
+        # Rows that begin at once stand next to each other: sorting all of them by start first leaves each group in place.
+        own = order[places]
+        order[places] = own[np.lexsort((rows.semaphore[own], rows.end[own], rows.start[own]))]
     return rows.rows(order)
 
 

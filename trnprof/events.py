@@ -6,7 +6,7 @@ are codes into a `NameList` that all batches of a capture share, so that a code 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -72,9 +72,11 @@ class Events:
         """When each row ends, ns; shape [n]."""
         return self.columns["end"]
 
-    def rows(self, chosen: slice | np.ndarray) -> Events:
-        """Some of the rows: a slice (no copy), a mask or indices."""
-        return Events({name: values[chosen] for name, values in self.columns.items()})
+    def rows(self, chosen: slice | np.ndarray, columns: Iterable[str] | None = None) -> Events:
+        """Some of the rows: a slice (no copy), a mask or indices; of some of the columns, or all."""
+        if isinstance(chosen, np.ndarray) and chosen.dtype == bool:
+            chosen = np.flatnonzero(chosen)
+        return Events({name: self.columns[name][chosen] for name in columns or self.columns})
 
     def in_order(self) -> Events:
         """The rows in order of start; equal starts stay as they are."""
