@@ -286,6 +286,8 @@ class Metadata:
     dropped_record_count: int | None = None
     """Records the capture says it lost; None: it does not say."""
     has_step_markers: bool = False
+    steps: tuple[Step, ...] = ()
+    """The steps that the capture marks inside its window, by start; empty where it marks none."""
     static_dma_attributed: bool = True
     """Do the instructions' hbm_*_bytes include static rings? (They need the NEFF where the capture is an NTFF.)"""
     summary: dict[str, int | float | str] = field(default_factory=dict)
@@ -293,6 +295,20 @@ class Metadata:
     static_dma: tuple[DmaQueue, ...] = ()
     tensors: tuple[TensorSize, ...] = ()
     """The program's tensors, where the capture lists them; `name` is what the DMA tables' `variable` says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One execution, or one step, of several in a capture."""
+
+    index: int
+    """As the capture numbers it."""
+    name: str = ""
+    """Of what was executed; untrusted."""
+    start_ts: int
+    """ns on the capture's clock; may lie before the window's start."""
+    end_ts: int | None
+    """ns; None: it was not over when the capture ended. May lie beyond the window's end."""
 
 
 @dataclass(frozen=True, kw_only=True)

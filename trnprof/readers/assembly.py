@@ -6,7 +6,7 @@ Two steps, because what is an outlier and where the clock's zero lies can only b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trnprof.profile import ENGINES, TABLE_SPECS, codes_of, int64_of
+from trnprof.profile import ENGINES, TABLE_SPECS, TableSpec, codes_of, int64_of
 from trnprof.readers import cells
 from trnprof.readers.cells import Oddities, RawColumn
 from trnprof.readers.issue_log import IssueLog
@@ -100,15 +100,22 @@ def typed_table(
     how: Conversion,
     log: IssueLog,
     scales: Mapping[str, tuple[int, int]] | None = None,
+    *,
+    only: Collection[str] | None = None,
 ) -> pa.Table:
     """The table `name` with the columns that `raw` has, on the capture's own clock, rejected rows left out.
 
     raw: by Profile's column names, plus `duration_ns`, from which a missing end is computed.
     scales: (numerator, denominator) of columns that are in another unit than Profile's.
+    only: the columns to look at, where not all are wanted; required ones that are not among them may be missing.
 
     Raises: MissingColumnError.
     """
     spec = TABLE_SPECS[name]
+    if only is not None:
+        spec = TableSpec(
+            *({c: kind for c, kind in part.items() if c in only} for part in (spec.required, spec.optional))
+        )
     scales = scales or {}
     rows = _Rows(name, row_count, log)
     columns: dict[str, pa.Array] = {}
@@ -180,7 +187,7 @@ def place_on_clock(
     window = declared
     if not how.own or window is None:
         tables = _without_zero_outliers(tables, declared, log)
-        window = _choose_window(_hull(tables), declared, total_ns, log)
+        window = choose_window(_hull(tables), declared, total_ns, log)
     placed = {}
     for name, table in tables.items():
         if not how.own:
@@ -352,7 +359,11 @@ def _hull(tables: Mapping[str, pa.Table]) -> Window | None:
     return Window(min(first), max(last)) if first else None
 
 
-def _choose_window(hull: Window | None, declared: Window | None, total_ns: int | None, log: IssueLog) -> Window:
+def choose_window(hull: Window | None, declared: Window | None, total_ns: int | None, log: IssueLog) -> Window:
+    """The execution's window: the declared one if anything happened in it, else over the total time, else the hull.
+
+    hull: from the first to the last event of all tables; None where there are none.
+    """
     if declared is not None and declared.end > declared.start:
         if hull is None or (hull.start < declared.end and hull.end > declared.start):
             return declared

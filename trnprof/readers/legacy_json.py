@@ -19,7 +19,7 @@ from trnprof.readers.cells import RawColumn, cores
 from trnprof.readers.issue_log import IssueLog
 from trnprof.readers.json_file import read_json
 from trnprof.readers.marker import MARKER_NAME, Marker, read_marker
-from trnprof.readers.summary_checks import check_against_summary, is_known_empty
+from trnprof.readers.summary_checks import check_against_summary, is_known_empty, table_totals
 from trnprof.readers.vendor_metadata import VendorFacts, build_metadata
 from trnprof.readers.vendor_tables import VENDOR_TABLES
 
@@ -77,7 +77,7 @@ def read_legacy_json(path: Path) -> Profile:
         ) from None
 
     if marker is None:
-        check_against_summary(tables, facts, log)
+        check_against_summary(table_totals(tables), facts, log)
     if marker is None and not any(len(table) for table in tables.values()):
         raise InputDataError(
             f"no events in it (lists: {_preview(data)}); was the capture viewed with the NEFF that it ran? convert again",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,10 @@ MAX_ROWS_PER_BYTE = 64
 MAX_UNPACKED_RATIO = 1000
 """Unpacked to file size up to which a file is believed."""
 
+BATCH_ROWS = 1 << 18
+"""Rows read at once where a table is read in batches: 2 MB a column, near what the processor's caches hold."""
+
+_BUFFER_BYTES = 1 << 17
 _ALWAYS_READ_ROWS = 1_000_000
 _ALWAYS_READ_BYTES = 1 << 30
 _SMALL_TABLE_ROWS = 100_000
@@ -52,6 +57,14 @@ def find_directory(path: Path) -> Path:
         shown = ", ".join(ascii(child.name) for child in inner[:5]) + (", ..." if len(inner) > 5 else "")
         raise InputDataError(f"{len(inner)} profiles in it ({shown}); name one", path=path)
     raise InputDataError("a directory without Explorer Parquet tables; name the one that the profiler wrote", path=path)
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """One row group of one file."""
+
+    file: Path
+    number: int
 
 
 class ParquetDirectory:
@@ -87,22 +100,63 @@ class ParquetDirectory:
         """
         for file in self._files(table):
             with reading(file):
-                opened = pq.ParquetFile(file)
-                # A list in one cell may stand for any number of values; no column that is wanted is one.
-                held = [part.name for part in opened.schema_arrow if not pa.types.is_nested(part.type)]
-                bound = {
-                    column: next((name for name in aliases if name in held), None) for column, aliases in wanted.items()
-                }
-                present = list(dict.fromkeys(name for name in bound.values() if name is not None))
-                _check_claims(opened.metadata, file)
+                opened, present, bound = _bind(file, wanted)
                 read = pq.ParquetFile(file, read_dictionary=_text_names(opened.schema_arrow, present)).read(
                     columns=present
                 )
-                arrays = {
-                    column: (name, _one_array(read.column(name))) for column, name in bound.items() if name is not None
-                }
                 count = opened.metadata.num_rows
+                arrays = _named_arrays(read, bound)
             yield file, count, arrays
+
+    def batches(
+        self, table: str, wanted: Mapping[str, tuple[str, ...]], *, rows: int = BATCH_ROWS
+    ) -> Iterator[tuple[Path, int, dict[str, tuple[str, pa.Array]]]]:
+        """As `columns`, but at most `rows` rows at a time; how a table is cut depends on nothing but the table and `rows`."""
+        for place in self.row_groups(table):
+            yield from self.group_batches(place, wanted, rows=rows)
+
+    def row_groups(self, table: str) -> list[RowGroup]:
+        """Where the table's rows stand, in order. Raises: as `columns`."""
+        places = []
+        for file in self._files(table):
+            with reading(file):
+                metadata = pq.read_metadata(file)
+                _check_claims(metadata, file)
+                places += [RowGroup(file, number) for number in range(metadata.num_row_groups)]
+        return places
+
+    def group_batches(
+        self, place: RowGroup, wanted: Mapping[str, tuple[str, ...]], *, rows: int = BATCH_ROWS
+    ) -> Iterator[tuple[Path, int, dict[str, tuple[str, pa.Array]]]]:
+        """As `batches`, of one row group."""
+        file = place.file
+        with reading(file):
+            opened, present, bound = _bind(file, wanted)
+            left = opened.metadata.row_group(place.number).num_rows
+            # Column chunks are read through small buffers, not whole: a row group may be as large as the table.
+            reader = pq.ParquetFile(
+                file,
+                read_dictionary=_text_names(opened.schema_arrow, present),
+                pre_buffer=False,
+                buffer_size=_BUFFER_BYTES,
+            )
+            parts = reader.iter_batches(batch_size=rows, row_groups=[place.number], columns=present)
+        held: list[pa.RecordBatch] = []
+        while left:
+            # A batch may come in pieces where a dictionary changes.
+            size = min(left, rows)
+            while present and sum(part.num_rows for part in held) < size:
+                with reading(file):
+                    part = next(parts, None)
+                    if part is None:
+                        raise pa.ArrowInvalid("fewer rows than its footer says")
+                    held.append(part)
+            with reading(file):
+                read = pa.Table.from_batches(held) if held else pa.table({})
+                arrays = _named_arrays(read.slice(0, size), bound)
+                held = read.slice(size).to_batches()
+            left -= size
+            yield file, size, arrays
 
     def rows(self, table: str) -> list[dict[str, object]]:
         """The rows of a small table as dicts.
@@ -133,6 +187,20 @@ class ParquetDirectory:
                 path=self.directory,
             )
         return [parts[number] for number in sorted(parts)]
+
+
+def _bind(file: Path, wanted: Mapping[str, tuple[str, ...]]) -> tuple[pq.ParquetFile, list[str], dict[str, str | None]]:
+    """(the file, the names of its columns to read, column -> its name in the file)."""
+    opened = pq.ParquetFile(file)
+    # A list in one cell may stand for any number of values; no column that is wanted is one.
+    held = [part.name for part in opened.schema_arrow if not pa.types.is_nested(part.type)]
+    bound = {column: next((name for name in aliases if name in held), None) for column, aliases in wanted.items()}
+    _check_claims(opened.metadata, file)
+    return opened, list(dict.fromkeys(name for name in bound.values() if name is not None)), bound
+
+
+def _named_arrays(read: pa.Table, bound: Mapping[str, str | None]) -> dict[str, tuple[str, pa.Array]]:
+    return {column: (name, _one_array(read.column(name))) for column, name in bound.items() if name is not None}
 
 
 @contextmanager

@@ -7,6 +7,7 @@ drops it) while the summary still counts them all. A table that falls short must
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -38,28 +39,61 @@ def is_known_empty(name: str, facts: VendorFacts, log: IssueLog) -> bool | None:
     return not counted
 
 
-def check_against_summary(tables: Mapping[str, pa.Table], facts: VendorFacts, log: IssueLog) -> None:
+@dataclass(frozen=True)
+class TableTotals:
+    """What of a table can be compared with the summary."""
+
+    row_count: int
+    bytes: int = 0
+    """Of transfers and packets."""
+    engine_row_count: dict[str, int] = field(default_factory=dict)
+    """Of instructions."""
+
+    def __add__(self, other: TableTotals) -> TableTotals:
+        engines = {
+            name: self.engine_row_count.get(name, 0) + other.engine_row_count.get(name, 0)
+            for name in (*self.engine_row_count, *other.engine_row_count)
+        }
+        return TableTotals(self.row_count + other.row_count, self.bytes + other.bytes, engines)
+
+
+def table_totals(tables: Mapping[str, pa.Table]) -> dict[str, TableTotals]:
+    """The totals of each table."""
+    return {name: totals_of(table) for name, table in tables.items()}
+
+
+def totals_of(table: pa.Table) -> TableTotals:
+    """The totals of one table, or of a part of it: they add up."""
+    size, engines = 0, {}
+    if "transfer_bytes" in table.column_names:
+        size = int(int64_of(table["transfer_bytes"]).sum())
+    if "engine" in table.column_names:
+        codes, names = codes_of(table["engine"])
+        counts = np.bincount(codes[codes >= 0], minlength=len(names)).tolist()
+        for name, count in zip(names, counts, strict=True):
+            engines[name] = engines.get(name, 0) + count
+    return TableTotals(len(table), size, engines)
+
+
+def check_against_summary(totals: Mapping[str, TableTotals], facts: VendorFacts, log: IssueLog) -> None:
     """Note every table whose rows do not add up to what the summary counts."""
-    packets = tables.get("dma_packets")
+    packets = totals.get("dma_packets")
     if packets is not None:
-        _compare(log, "dma_packets: rows", len(packets), facts.count_of(_PACKET_COUNTS))
-        size = int(int64_of(packets["transfer_bytes"]).sum())
-        _compare(log, "dma_packets: bytes", size, facts.count_of(_PACKET_SIZES))
-    transfers = tables.get("dma_transfers")
+        _compare(log, "dma_packets: rows", packets.row_count, facts.count_of(_PACKET_COUNTS))
+        _compare(log, "dma_packets: bytes", packets.bytes, facts.count_of(_PACKET_SIZES))
+    transfers = totals.get("dma_transfers")
     if transfers is not None:
-        _compare(log, "dma_transfers: rows", len(transfers), facts.count_of(("dma_transfer_count",)))
-        size = int(int64_of(transfers["transfer_bytes"]).sum())
-        _compare(log, "dma_transfers: bytes", size, facts.count_of(("dma_transfer_total_bytes",)))
-    collectives = tables.get("collectives")
+        _compare(log, "dma_transfers: rows", transfers.row_count, facts.count_of(("dma_transfer_count",)))
+        _compare(log, "dma_transfers: bytes", transfers.bytes, facts.count_of(("dma_transfer_total_bytes",)))
+    collectives = totals.get("collectives")
     if collectives is not None:
-        _compare(log, "collectives: rows", len(collectives), facts.count_of(_COUNTS["collectives"]))
-    instructions = tables.get("instructions")
+        _compare(log, "collectives: rows", collectives.row_count, facts.count_of(_COUNTS["collectives"]))
+    instructions = totals.get("instructions")
     if instructions is not None:
-        codes, names = codes_of(instructions["engine"])
         # A record at the edge of the capture may be counted though it has no partner: one a core and engine.
         edge = max(1, len(facts.declared_cores()))
         for engine in ENGINES:
-            rows = int(np.isin(codes, [code for code, name in enumerate(names) if name == engine]).sum())
+            rows = instructions.engine_row_count.get(engine, 0)
             counted = facts.count_of((f"{engine}_engine_instruction_count",))
             _compare(log, f"instructions of the {engine} engine: rows", rows, counted, edge)
 

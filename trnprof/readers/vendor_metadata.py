@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
-from trnprof.profile import Core, DmaQueue, Metadata, Provenance
+from trnprof.profile import Core, DmaQueue, Metadata, Provenance, Step
 from trnprof.readers.assembly import Window
 from trnprof.readers.cells import MAX_CORE, exact_number
 
@@ -114,13 +114,24 @@ def build_metadata(
     window: Window,
     cores: Iterable[int],
     totals_by_core: bool,
+    steps: Iterable[Step] = (),
 ) -> Metadata:
     """Metadata of one converted profile whose clock starts at the window's start.
+
+    window, steps: on the capture's own clock.
 
     cores: every core that the capture declares or has rows of.
     totals_by_core: False where the instruction rows lack HBM bytes, so that a single core's are the summary's.
     """
     instance = facts.text("instance_type")
+    placed = tuple(
+        replace(
+            step,
+            start_ts=step.start_ts - window.start,
+            end_ts=None if step.end_ts is None else step.end_ts - window.start,
+        )
+        for step in steps
+    )
     end = window.end - window.start
     numbers = sorted(set(cores) | facts.declared_cores()) or [0]
     models = {core: row for row in facts.models if (core := core_of(row.get("sg_name"))) is not None}
@@ -158,6 +169,8 @@ def build_metadata(
         execution_index=_execution_index(facts),
         dge_notifications=False if any(_NO_DYNAMIC_DMA.search(text[:1000]) for text in facts.warnings) else None,
         dropped_record_count=_dropped_count(facts.warnings),
+        has_step_markers=bool(placed),
+        steps=placed,
         summary=summary_values(facts.summary),
         static_dma=tuple(_queues(facts.queues)),
     )
