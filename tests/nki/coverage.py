@@ -199,7 +199,7 @@ def _sample_table() -> dict[str, tuple[str, list[Any], str]]:
     mamba += [(1, 16, 512, "float32"), (1, 16, 512, "float32")]
     for name in ("mamba_v1", "mamba_v2", "mamba_v3"):
         table[name] = ("fused_mamba/mamba_nki_kernels.py", mamba, "trn2")
-    for version in "1 2 3 4 5 6 7 8 8a 9 10 11".split():
+    for version in ["1", "2", "3", "4", "5", "6", "7", "8", "8a", "9", "10", "11"]:
         length = 128 if version in ("1", "2") else 4096
         attention = "attention_fwd_performance/attention_kernels.py"
         table[f"attn_fwd_v{version}"] = (attention, [(128, length, "bfloat16")] * 3, "trn2")
@@ -292,7 +292,12 @@ def run_library_file(checkout: Path, item: str, cases: int, timeout: int, verbos
         except Exception as error:
             if verbose:
                 traceback.print_exc()
-            yield {"kernel": item, "case": "", "status": "no inputs", "reason": f"import: {type(error).__name__}: {error}"}
+            yield {
+                "kernel": item,
+                "case": "",
+                "status": "no inputs",
+                "reason": f"import: {type(error).__name__}: {error}",
+            }
             return
         for function, owner in test_functions(module):
             for label, parameters in parameter_sets(function, owner, cases):
@@ -317,7 +322,7 @@ def test_functions(module: types.ModuleType) -> Iterator[tuple[Any, Any]]:
 def parameter_sets(function: Any, owner: Any, cases: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Up to `cases` parameter sets of a test function, small ones first: (label, arguments)."""
     marks = [*getattr(function, "pytestmark", []), *getattr(owner, "pytestmark", [])]
-    if any(mark.name in ("skip",) for mark in marks):
+    if any(mark.name == "skip" for mark in marks):
         return
     axes: list[list[dict[str, Any]]] = []
     for mark in marks:
@@ -384,8 +389,8 @@ def _parametrized(names: Any, values: Any) -> list[dict[str, Any]]:
 
 def _covered(options: dict[str, Any]) -> list[dict[str, Any]]:
     """The repository's coverage_parametrize: combinations that its filter calls valid."""
-    reserved = ("filter", "coverage", "enable_automatic_boundary_tests", "enable_invalid_combination_tests")
-    reserved += ("n_tests_per_boundary_value", "max_invalid_tests", "filter_func")
+    reserved = {"filter", "coverage", "enable_automatic_boundary_tests", "enable_invalid_combination_tests"}
+    reserved |= {"n_tests_per_boundary_value", "max_invalid_tests", "filter_func"}
     values = {key: getattr(value, "values", value) for key, value in options.items() if key not in reserved}
     check = options.get("filter") or options.get("filter_func")
     chooser = random.Random(0)
@@ -395,7 +400,9 @@ def _covered(options: dict[str, Any]) -> list[dict[str, Any]]:
         if check is not None:
             named = inspect.signature(check).parameters.values()
             everything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in named)
-            verdict = check(**(choice if everything else {parameter.name: choice.get(parameter.name) for parameter in named}))
+            verdict = check(
+                **(choice if everything else {parameter.name: choice.get(parameter.name) for parameter in named})
+            )
             if getattr(verdict, "value", verdict) not in ("valid", True):
                 continue
         if choice not in found:
@@ -544,7 +551,7 @@ def install_stand_ins() -> None:
     loader = StandInLoader()
     stand_ins = STAND_IN_MODULES - {"pytest", "_pytest", "packaging"} | {"allpairspy", "pytest_html", "debugpy"}
     stand_ins -= {"torch", "functorch", "sympy", "networkx"} if importlib.util.find_spec("torch") else set()
-    sys.meta_path.insert(0, Finder())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, Finder())
     dtypes = types.ModuleType("neuron_dtypes")
 
     def packed(name: str, kind: Any) -> Any:
@@ -571,7 +578,11 @@ def install_stand_ins() -> None:
         if wanted.names and not np.asarray(array).dtype.names:
             # Four elements of the last dimension become one.
             array = np.asarray(array)
-            shape = (*array.shape[:-1], max(array.shape[-1] // 4, 1)) if array.dtype.itemsize != wanted.itemsize else array.shape
+            shape = (
+                (*array.shape[:-1], max(array.shape[-1] // 4, 1))
+                if array.dtype.itemsize != wanted.itemsize
+                else array.shape
+            )
             return np.zeros(shape, wanted)
         return np.asarray(array).astype(wanted)
 
@@ -589,7 +600,10 @@ def install_stand_ins() -> None:
     )
     sys.modules["neuron_dtypes"] = dtypes
     # The orchestrator itself compiles, copies to hosts and profiles: nothing of it is run.
-    for name, attribute in (("test.utils.test_orchestrator", "Orchestrator"), ("test.utils.host_management", "HostManager")):
+    for name, attribute in (
+        ("test.utils.test_orchestrator", "Orchestrator"),
+        ("test.utils.host_management", "HostManager"),
+    ):
         module = types.ModuleType(name)
         setattr(module, attribute, Manager)
         sys.modules[name] = module

@@ -133,7 +133,7 @@ def load(source: str) -> Callable[..., Any]:
     """The kernel of a program text."""
     namespace: dict[str, Any] = {"__name__": "kernel_under_test"}
     exec(compile(source, "kernel_under_test.py", "exec"), namespace)
-    return namespace["kernel"]  # type: ignore[no-any-return]
+    return namespace["kernel"]
 
 
 def executions(recording: Recording) -> Counter[tuple[Any, ...]]:

@@ -93,10 +93,10 @@ class VirtualRegister(NKIObject):
             recorder = current_recorder()
             if condition and recorder is not None:
                 return _while_turn(recorder, frame, condition)
-        raise DeviceValueError("a register in a Python condition: its value is known on the device only")
+        raise DeviceValueError("a Python condition needs the value of a register")
 
     def _no_value(self, *_: Any) -> Any:
-        raise DeviceValueError("the value of a register is used while the kernel is traced")
+        raise DeviceValueError("the kernel's Python needs the value of a register")
 
     __int__ = __index__ = __float__ = _no_value
 
@@ -189,9 +189,12 @@ def known_value(value: Any) -> int | None:
     return int(value) if isinstance(value, int) else None
 
 
-@lru_cache(maxsize=64)
 def _tree(file: str) -> ast.Module | None:
-    text = "".join(linecache.getlines(file))
+    return _parsed("".join(linecache.getlines(file)))
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> ast.Module | None:
     try:
         return ast.parse(text) if text else None
     except SyntaxError:

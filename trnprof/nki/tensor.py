@@ -233,11 +233,11 @@ class Tensor:
 
     def __bool__(self) -> bool:
         if self.predicate:
-            raise DeviceValueError("a comparison of device values in a Python condition")
+            raise DeviceValueError("a Python condition needs the result of a comparison")
         return True
 
     def _no_value(self, *_: Any) -> Any:
-        raise DeviceValueError(f"the value of tensor {self.name!r} is used while the kernel is traced")
+        raise DeviceValueError(f"the kernel's Python needs the value of tensor {self.name!r}")
 
     __int__ = __float__ = __index__ = __complex__ = item = tolist = numpy = __array__ = _no_value
 
