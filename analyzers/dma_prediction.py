@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from trnprof.analyzers.dma_time import CountedDma, DmaTimes, time_dma
+from trnprof.analyzers.dma_time import CountedDma, DmaTimer, DmaTimes
 from trnprof.analyzers.predicted_dma import (
     MAX_CALLERS,
     Assumption,
@@ -55,7 +55,8 @@ def predict_dma(
 
     Source: the packet law is read off real trn2 profiles, issue_ns fits three published matmuls (dma_model.toml).
     """
-    accounts = [_Account(program, recording, model) for program in recording.programs]
+    timer = DmaTimer(recording.target, model)
+    accounts = [_Account(program, recording, timer) for program in recording.programs]
     cores = _cores_of(recording)
     lines = _merge_lines(accounts, cores, recording, model, source_line)
     programs = tuple(
@@ -143,11 +144,11 @@ class _Sums:
 class _Account:
     """One program's DMAs, counted."""
 
-    def __init__(self, program: ProgramTrace, recording: Recording, model: DmaModel) -> None:
+    def __init__(self, program: ProgramTrace, recording: Recording, timer: DmaTimer) -> None:
         self.program = program
-        self.model = model
+        self.model = model = timer.model
         self.bandwidth = model["core_in_pair_bytes_per_s" if recording.lnc == 2 else "core_alone_bytes_per_s"]
-        self.counted = [time_dma(record, recording.target, model) for record in program.dma]
+        self.counted = [timer.time(record) for record in program.dma]
         self._by_times: dict[tuple[str, ...], _Sums] = defaultdict(_Sums)
         for entry in self.counted:
             self._by_times[entry.record.unknown_trips].add(entry.count, entry.times, entry.record.execution_count)

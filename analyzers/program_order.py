@@ -138,12 +138,13 @@ def _same_span(one: Event, other: Event, depth: int) -> bool:
 
 
 def unfenced_collectives(recording: Recording) -> Iterator[Hit]:
-    """Collectives that read an HBM buffer a DMA wrote, with no barrier between the two."""
+    """Collectives that read a shared HBM buffer a DMA wrote, with no barrier between the two."""
     seen: set[tuple[str, str]] = set()
     for program in recording.programs:
+        shared = {allocation.storage for allocation in program.allocations if allocation.shared}
         written: dict[int, DmaRecord] = {}
         for event in program.events:
-            if isinstance(event, DmaRecord) and event.write.memory is Memory.HBM:
+            if isinstance(event, DmaRecord) and event.write.storage in shared:
                 written[event.write.storage] = event
             elif isinstance(event, SyncRecord) and event.kind == "barrier":
                 written.clear()

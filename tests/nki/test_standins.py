@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from trnprof.nki.standins import StandInBase, StandInLoader, StandInModule, StandInUsed
@@ -44,6 +45,7 @@ def test_what_driver_files_do_at_import() -> None:
 def test_a_value_that_only_the_framework_knows_is_an_error() -> None:
     torch = module()
     for use in (
+        lambda: np.array(torch.rand(3)),
         lambda: int(torch.tensor(3)),
         lambda: float(torch.rand(1)),
         lambda: range(torch.x),
@@ -55,6 +57,6 @@ def test_a_value_that_only_the_framework_knows_is_an_error() -> None:
 
 def test_protocol_questions_are_answered_with_no() -> None:
     torch = module()
-    for name in ("__array__", "__deepcopy__", "__file__"):
+    for name in ("__array_interface__", "__deepcopy__", "__file__"):
         with pytest.raises(AttributeError):
             getattr(torch.tensor, name)

@@ -148,7 +148,7 @@ _CODES = (
     HazardCode(
         "HAZ002",
         "two accumulation groups in one PSUM tile",
-        "Matmuls accumulate into two slices of one PSUM tile in turns: the simulator passes, the device's result is wrong (relative error 0.79 to 1.0).",
+        "Matmuls accumulate into two slices of one PSUM bank in turns: the simulator passes, and the device's result has been seen wrong (relative error 0.79 to 1.0).",
         "the tile and the lines of both groups",
         "give each accumulation group a PSUM tile of its own",
         "seed 004 (aws-neuron-sdk#1405); unverified on device here",
@@ -182,7 +182,7 @@ _CODES = (
         "SBUF overflow",
         "More bytes of a partition are live at once than it has.",
         "peak and capacity",
-        "smaller tiles, fewer buffers, or shorter lifetimes",
+        "smaller tiles, fewer buffers, or shorter lifetimes; counted as written, where the compiler may reuse a tensor's blocks sooner",
         "hardware table",
     ),
     HazardCode(
@@ -190,7 +190,7 @@ _CODES = (
         "PSUM overflow",
         "More bytes of a PSUM partition are live at once than it has (16 KiB, 8 banks of 2 KiB).",
         "peak and capacity",
-        "copy results out of PSUM sooner, or use fewer accumulators",
+        "copy results out of PSUM sooner, or use fewer accumulators; counted as written, where the compiler may reuse a tensor's blocks sooner",
         "hardware table",
     ),
     HazardCode(

@@ -5,7 +5,7 @@ What an import statement of the kernel's files finds, in this order:
 2. Python's standard library.
 3. The kernel's own code: siblings of a plain file, the whole package of a file that lies in one, and packages that lie
    in the folders above it, up to the project's root (a folder with .git or pyproject.toml).
-4. numpy, ml_dtypes and typing_extensions as installed, and what the user allows by name.
+4. numpy, ml_dtypes, scipy and typing_extensions as installed, and what the user allows by name.
 5. Stand-ins for torch, jax and other frameworks (standins.py), even where they are installed.
 Anything else is an ImportError that says whether it is missing or installed but not allowed.
 
@@ -34,8 +34,8 @@ from trnprof.nki.discovery import parse_source, read_source
 from trnprof.nki.rewriting import Rewrite, apply_rewrites
 from trnprof.nki.standins import STAND_IN_MODULES, StandInLoader, forget_loaded
 
-REAL_THIRD_PARTY = frozenset({"numpy", "ml_dtypes", "typing_extensions"})
-"""Third-party modules that kernels compute with while they run; the real ones are used where installed."""
+REAL_THIRD_PARTY = frozenset({"numpy", "ml_dtypes", "scipy", "typing_extensions"})
+"""Third-party modules that kernels compute with while they run: the real ones where installed, else stand-ins."""
 
 OUR_MODULES = frozenset({"nki", "neuronxcc", "trnprof"})
 """Answered by trnprof.nki.modules, or trnprof itself (an inputs file may import trnprof.nki.inputs)."""

@@ -123,6 +123,10 @@ class StandIn:
     def __float__(self) -> float:
         raise StandInUsed(self._stand_in_name, "value")
 
+    def __array__(self, *arguments: Any, **keywords: Any) -> Any:
+        # numpy would take an empty sequence for it: a constant without elements, and silence.
+        raise StandInUsed(self._stand_in_name, "values")
+
     def __repr__(self) -> str:
         return self._stand_in_name
 

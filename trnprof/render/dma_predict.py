@@ -51,7 +51,7 @@ def path_end(path: object, limit: int = 50) -> str:
 
 def _headline(view: PredictionView) -> str:
     predicted = view.prediction.predicted
-    pair = f", {predicted.lnc} programs a logical core" if predicted.lnc > 1 else ""
+    pair = f" (LNC {predicted.lnc})" if predicted.lnc > 1 else ""
     return (
         f"{path_end(view.kernel_file)}: {printable(view.kernel, 40)}\n"
         f"predicted for {predicted.target}{pair}, as written; nothing was compiled or measured"
@@ -94,7 +94,7 @@ def range_text(time: TimeRange) -> str:
 
 def _terms_text(predicted: PredictedDma) -> str:
     """The total of loops of unknown length: what one iteration costs, never a number for the whole."""
-    lines = ["total, with trip counts that only the device knows (set them with --trip NAME=N):"]
+    lines = ["total, with trip counts that only the device knows (give them: --trip NAME=N):"]
     for key, name in (("hbm_read_bytes", "HBM read"), ("hbm_write_bytes", "HBM written"), ("dma_count", "DMAs")):
         lines.append(
             f"  {name:<13}{printable(symbolic_sum(predicted.terms, key), 60)}" + (" B" if key != "dma_count" else "")
@@ -134,7 +134,7 @@ def _lines_text(lines: Sequence[PredictedLine]) -> str:
         rows.append(
             [
                 _short_source(line.source),
-                _times(f"{line.dma_count:,}", line),
+                f"{line.dma_count:,}",
                 f"{line.descriptor_count:,}" + ("" if line.is_exact else "+"),
                 elements,
                 byte_count(line.bytes),
@@ -169,7 +169,7 @@ def _lines_text(lines: Sequence[PredictedLine]) -> str:
 def _short_source(source: str) -> str:
     path, _, number = source.rpartition(":")
     name = path.rsplit("/", 1)[-1]
-    return printable(f"{name if len(name) <= 18 else '…' + name[-17:]}:{number}", 26)
+    return printable(f"{name if len(name) <= 16 else '…' + name[-15:]}:{number}", 26)
 
 
 def _times(count: str, line: PredictedLine) -> str:
@@ -180,7 +180,8 @@ def _line_note(line: PredictedLine) -> str:
     """Direction, mode (with ? where it is assumed), share of the engines' peak, and the source text."""
     mode = f"{line.mode}{'?' if line.mode_is_assumed else ''}"
     efficiency = "" if line.efficiency is None else f" {100 * line.efficiency:.0f} % of peak"
-    label = f"{line.direction.replace('->', '>')} {mode}{efficiency}: "
+    per = "" if not line.times else f"per iteration of {printable(' x '.join(line.times), 24)}, "
+    label = f"{per}{line.direction.replace('->', '>')} {mode}{efficiency}: "
     return printable(label + (line.implicit or line.code), 74)
 
 
