@@ -61,14 +61,20 @@ def anatomy(
 
     The parts add up to the execution's window exactly, for every physical core.
     """
+    from dataclasses import replace
+
     from trnprof.cli.answer import deliver
     from trnprof.cli.captures import folder_quality, open_captures
     from trnprof.hardware import parse_bandwidth
-    from trnprof.render.anatomy import anatomy_markdown, anatomy_text
+    from trnprof.render.anatomy import anatomy_json, anatomy_markdown, anatomy_text
     from trnprof.render.envelope import within_answer
     from trnprof.render.quality import quality_lines
 
     parse_bandwidth(bandwidth)  # a wrong one is said before anything is read
+    if (path / "steps.parquet").is_file():
+        from trnprof.cli.engine_log import step_log_anatomy
+
+        return step_log_anatomy(path, form=form, output=output, force=force, html=html)
     opened = open_captures(path, neff=neff)
     report, views = anatomy_report(opened, hardware=hardware, bandwidth=bandwidth, full=full)
     around = folder_quality(opened)
@@ -93,6 +99,7 @@ def anatomy(
         text=text,
         markdown=lambda: "\n".join(anatomy_markdown(view) for view in views),
         strict=strict,
+        brief=lambda: within_answer(replace(report, result=anatomy_json(views, full=False))),
     )
 
 

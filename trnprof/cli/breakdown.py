@@ -133,6 +133,7 @@ def breakdown(
         text=text,
         markdown=lambda: "\n".join(breakdown_markdown(view, full=full) for view in views),
         strict=strict,
+        brief=lambda: breakdown_report(views, report, full=False),
     )
 
 

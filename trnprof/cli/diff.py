@@ -15,7 +15,6 @@ from trnprof.cli.options import (
     FullOption,
     HardwareOption,
     HtmlOption,
-    HtmlOption,
     OutputFormat,
     OutputOption,
     StrictOption,
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "trnprof diff before.ntff after.ntff",
     "trnprof diff --before a1.ntff --before a2.ntff --after b1.ntff --after b2.ntff --bar 2%",
-    "trnprof diff before.ntff after.ntff --html diff.html",
     "trnprof diff before.ntff after.ntff --html diff.html",
     "trnprof diff before.ntff after.ntff --scope kernel:mlp",
     "trnprof diff before.ntff after.ntff --format json --fail-if-slower",
@@ -124,11 +122,6 @@ def diff(
         from trnprof.render.html import diff_html
 
         write_page(diff_html(diff_report(result, report, full=True), result), html, output=output, force=force)
-    if html is not None:
-        from trnprof.cli.answer import write_page
-        from trnprof.render.html import diff_html
-
-        write_page(diff_html(diff_report(result, report, full=True), result), html, output=output, force=force)
     code = deliver(
         diff_report(result, report, full=full),
         form=form,
@@ -137,6 +130,7 @@ def diff(
         text=lambda: diff_text(result, limits),
         markdown=lambda: diff_markdown(result, limits),
         strict=strict,
+        brief=lambda: diff_report(result, report, full=False),
     )
     if fail_if_slower and result.verdict.outcome is Outcome.SLOWER:
         print(f"trnprof: --fail-if-slower: {100 * result.verdict.change_share:+.2f} %", file=sys.stderr)

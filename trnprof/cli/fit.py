@@ -92,6 +92,7 @@ def fit(
         text=lambda: "\n\n".join(filter(None, (quality_lines(quality), fit_text(result)))),
         markdown=lambda: "\n".join((*quality_markdown(quality), fit_markdown(result))),
         strict=strict,
+        brief=lambda: fit_report(result, report, full=False),
     )
 
 

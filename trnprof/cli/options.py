@@ -17,9 +17,29 @@ class OutputFormat(StrEnum):
     MD = "md"
 
 
+STANDARD_OUTPUT = Path("-")
+"""Where an answer goes that nobody named a place for; a large JSON answer goes to a file instead (cli/answer.py)."""
+
+WHOLE_STANDARD_OUTPUT = Path("/dev/stdout")
+"""What `--output -` means: all of it on standard output, however large."""
+
+
+def _named_output(context: typer.Context, value: Path) -> Path:
+    source = context.get_parameter_source("output")
+    named = source is not None and source.name == "COMMANDLINE"
+    return WHOLE_STANDARD_OUTPUT if named and value == STANDARD_OUTPUT else value
+
+
 FormatOption = Annotated[OutputFormat, typer.Option("--format", "-f", help="text, json (one envelope) or md.")]
 OutputOption = Annotated[
-    Path, typer.Option("--output", "-o", help="Write the result here; - is standard output.", show_default=False)
+    Path,
+    typer.Option(
+        "--output",
+        "-o",
+        help="Write the result here; - is standard output, whole. Without it JSON above 32 KiB goes to a file, named in the answer.",
+        show_default=False,
+        callback=_named_output,
+    ),
 ]
 HtmlOption = Annotated[
     Path | None,
@@ -40,5 +60,3 @@ HardwareOption = Annotated[
         autocompletion=lambda: ["trn1", "trn2", "trn3"],
     ),
 ]
-
-STANDARD_OUTPUT = Path("-")

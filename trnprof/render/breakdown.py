@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trnprof.analyzers.account_sets import NOT_ATTRIBUTED
-from trnprof.render.envelope import ANSWER_BYTES, Report, envelope_json
+from trnprof.render.envelope import ANSWER_BYTES, Report, envelope_json, with_short_head
 from trnprof.render.markdown import escaped
 from trnprof.render.text import WIDTH, byte_count, duration, printable, rate, table, wrapped
 
@@ -119,7 +119,7 @@ def breakdown_report(views: list[BreakdownView], make: Callable[[Row], Report], 
     limits += [(2, tables) for tables in (16, 8, 4, 2, 1)]
     report = make(breakdown_json(views, rows=limits[0][0]))
     for rows, tables in limits:
-        report = make(breakdown_json(views, rows=rows, tables=tables))
+        report = with_short_head(make(breakdown_json(views, rows=rows, tables=tables)))
         if len(envelope_json(report)) <= ANSWER_BYTES:
             break
     return report

@@ -10,7 +10,7 @@ from trnprof.analyzers.source_cost import RUNTIME
 from trnprof.analyzers.verdict import Verdict
 from trnprof.findings import DataQuality
 from trnprof.render.anatomy import PART_NAMES
-from trnprof.render.envelope import ANSWER_BYTES, Report, envelope_json
+from trnprof.render.envelope import ANSWER_BYTES, Report, envelope_json, with_short_head
 from trnprof.render.markdown import escaped
 from trnprof.render.quality import quality_lines, quality_markdown
 from trnprof.render.text import byte_count, duration, printable, table, wrapped
@@ -143,7 +143,7 @@ def diff_report(diff: Diff, make: Callable[[Row], Report], *, full: bool) -> Rep
         return report
     limits: list[tuple[int, int | None]] = [(rows, None) for rows in (8, 5, 3, 2, 1)]
     for rows, cores in [*limits, (0, None), (1, 2), (1, 1), (0, 1)]:
-        report = make(diff_json(diff, rows=rows, cores=cores))
+        report = with_short_head(make(diff_json(diff, rows=rows, cores=cores)))
         if len(envelope_json(report)) <= ANSWER_BYTES:
             break
     return report

@@ -65,10 +65,52 @@ def envelope_json(report: Report) -> str:
 ANSWER_BYTES = 8192
 """What an answer as JSON takes by default, for an agent's sake; --full has no bound."""
 
+SPILL_BYTES = 32 * 1024
+"""A JSON answer above this goes to a file, with a pointer to it in the answer (docs/decisions/0004)."""
+
+_INPUTS_SHOWN = 4
+_MESSAGE_CHARACTERS = 320
+
+
+def with_short_head(report: Report) -> Report:
+    """The report with few inputs and one data-quality entry a code: what a folder of 64 ranks says 64 times over.
+
+    What was left out is counted in `result.inputs_rest`, and in the entry's own count and message.
+    """
+    merged: dict[str, list[DataQuality]] = {}
+    for entry in report.data_quality:
+        merged.setdefault(entry.code, []).append(entry)
+    few = report.data_quality if len(report.data_quality) <= _INPUTS_SHOWN else map(_merged, merged.values())
+    quality = tuple(replace(entry, message=_cut(entry.message)) for entry in few)
+    if len(report.inputs) <= _INPUTS_SHOWN:
+        return replace(report, data_quality=quality)
+    rest = {"count": len(report.inputs) - _INPUTS_SHOWN, "see": "--full lists every input"}
+    return replace(
+        report,
+        inputs=report.inputs[:_INPUTS_SHOWN],
+        data_quality=quality,
+        result=report.result | {"inputs_rest": rest},
+    )
+
+
+def _merged(entries: list[DataQuality]) -> DataQuality:
+    first = entries[0]
+    if len(entries) == 1:
+        return first
+    counts = [entry.count for entry in entries if entry.count is not None]
+    count = sum(counts) if counts else None
+    return replace(
+        first, count=count, message=f"{_cut(first.message)} (and {len(entries) - 1} more entries of this code)"
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MESSAGE_CHARACTERS else f"{text[:_MESSAGE_CHARACTERS]}…"
+
 
 def within_answer(report: Report) -> Report:
     """The report without the findings of the lowest ceilings that an answer has no room for; how many is in the result."""
-    shorter = report
+    report = shorter = with_short_head(report)
     for kept in range(len(report.findings) - 1, -1, -1):
         if len(envelope_json(shorter)) <= ANSWER_BYTES:
             break

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from trnprof.analyzers.fit import CoreFit, Fit, Line
 from trnprof.render.anatomy import PART_NAMES
-from trnprof.render.envelope import ANSWER_BYTES, Report, envelope_json
+from trnprof.render.envelope import ANSWER_BYTES, Report, envelope_json, with_short_head
 from trnprof.render.markdown import escaped
 from trnprof.render.text import duration, percent, printable, table, wrapped
 
@@ -61,7 +61,7 @@ def fit_report(fit: Fit, make: Callable[[Row], Report], *, full: bool) -> Report
     if full:
         return report
     for points, cores in ((True, None), (False, None), (False, 8), (False, 4), (False, 2), (False, 1)):
-        report = make(fit_json(fit, points=points, cores=cores))
+        report = with_short_head(make(fit_json(fit, points=points, cores=cores)))
         if len(envelope_json(report)) <= ANSWER_BYTES:
             break
     return report
