@@ -110,9 +110,10 @@ class Engine:
             for update in self.scheduler.fail(flying.plan, message):
                 self._tell(update)
             return
+        began = perf_counter_ns()
         updates = self.scheduler.collect(flying.plan, result)
         if self.log is not None:
-            self.log.add_step(flying.plan, result, self.scheduler, collected=perf_counter_ns())
+            self.log.add_step(flying.plan, result, self.scheduler, collected=(began, perf_counter_ns()))
         for update in updates:
             self._tell(update)
 

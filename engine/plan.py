@@ -43,6 +43,8 @@ class StepPlan:
     shape: Shape
     rows: list[Row]
     copies: list[Copy] = field(default_factory=list)
+    planned_from: int = 0
+    """When planning began, ns."""
     planning_ns: int = 0
 
 

@@ -158,7 +158,7 @@ class Scheduler:
         context = max(row.start + len(row.tokens) for row in rows) + self.draft
         sampled = any(row.request.sampling.needs_sampling for row in rows)
         shape = self.shapes.fit(kind, len(rows), width, context, sampled=sampled)
-        return StepPlan(self.steps, shape, rows, self.cache.take_copies(), self.clock() - began)
+        return StepPlan(self.steps, shape, rows, self.cache.take_copies(), began, self.clock() - began)
 
     def _decode_first(self) -> bool:
         """Whether decoding goes before waiting prompts: in turn, and while prompts are still being accumulated."""

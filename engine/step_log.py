@@ -34,10 +34,12 @@ STEP_COLUMNS = (
     "output_tokens",
     "drafted_tokens",
     "accepted_tokens",
+    "planned_ts",
+    "planning_ns",
     "started_ts",
     "ended_ts",
+    "collecting_ts",
     "collected_ts",
-    "planning_ns",
     "copy_ns",
     "prepare_ns",
     "forward_ns",
@@ -86,8 +88,8 @@ class StepLog:
         self.operations: deque[tuple[object, ...]] = deque(maxlen=20 * limit)
         self.step_count = 0
 
-    def add_step(self, plan: StepPlan, result: StepResult, scheduler: Scheduler, *, collected: int) -> None:
-        """Note a collected step."""
+    def add_step(self, plan: StepPlan, result: StepResult, scheduler: Scheduler, *, collected: tuple[int, int]) -> None:
+        """Note a step; `collected` is when its result was taken in, from and to, ns."""
         cache, counters, shape = scheduler.cache, scheduler.cache.counters, plan.shape
         verify = shape.kind is StepKind.VERIFY
         self.step_count += 1
@@ -105,10 +107,11 @@ class StepLog:
                 sum(len(tokens) for tokens in result.tokens),
                 (shape.width - 1) * len(plan.rows) if verify else 0,
                 sum(len(tokens) - 1 for tokens in result.tokens) if verify else 0,
+                plan.planned_from,
+                plan.planning_ns,
                 result.started,
                 result.ended,
-                collected,
-                plan.planning_ns,
+                *collected,
                 result.copy_ns,
                 result.prepare_ns,
                 result.forward_ns,
@@ -151,6 +154,13 @@ class StepLog:
                 timing.finished,
             )
         )
+
+    def clear(self) -> None:
+        """Forget what was noted so far (a warm-up)."""
+        self.steps.clear()
+        self.requests.clear()
+        self.operations.clear()
+        self.step_count = 0
 
     def tables(self) -> dict[str, pa.Table]:
         """steps, requests and operations as Arrow tables, each with a provenance column and the run's metadata."""

@@ -61,7 +61,7 @@ def build_app() -> typer.Typer:
 
     Commands import what is heavy inside themselves, so that help and completion stay fast.
     """
-    from trnprof.cli import anatomy, breakdown, demo, diff, dma_predict, export, fit, info, nki
+    from trnprof.cli import anatomy, breakdown, demo, diff, dma_predict, engine, export, fit, info, nki
 
     app = typer.Typer(
         add_completion=True,
@@ -78,6 +78,7 @@ def build_app() -> typer.Typer:
         app.command(epilog="\b\nExamples:\n" + "\n".join(f"  {line}" for line in module.EXAMPLES))(command)
     if nki.COMMANDS:
         app.add_typer(nki.build_nki_app(), name="nki")
+    app.add_typer(engine.build_engine_app(), name="engine")
     return app
 
 
