@@ -75,10 +75,6 @@ def anatomy(
         from trnprof.cli.engine_log import step_log_anatomy
 
         return step_log_anatomy(path, form=form, output=output, force=force, html=html)
-    if (path / "steps.parquet").is_file():
-        from trnprof.cli.engine_log import step_log_anatomy
-
-        return step_log_anatomy(path, form=form, output=output, force=force, html=html)
     opened = open_captures(path, neff=neff)
     report, views = anatomy_report(opened, hardware=hardware, bandwidth=bandwidth, full=full)
     around = folder_quality(opened)
