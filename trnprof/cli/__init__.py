@@ -61,7 +61,7 @@ def build_app() -> typer.Typer:
 
     Commands import what is heavy inside themselves, so that help and completion stay fast.
     """
-    from trnprof.cli import anatomy, breakdown, demo, diff, dma_predict, engine, export, fit, info, nki
+    from trnprof.cli import anatomy, breakdown, demo, diff, dma_predict, engine, export, fit, info, nki, query
 
     app = typer.Typer(
         add_completion=True,
@@ -72,7 +72,7 @@ def build_app() -> typer.Typer:
         help="Where a Trainium step's time goes, what a kernel's DMA traffic will be, and whether a change is faster.",
     )
     app.callback()(_global_options)
-    for module in (anatomy, breakdown, diff, fit, dma_predict, info, export, demo):
+    for module in (anatomy, breakdown, diff, fit, query, dma_predict, info, export, demo):
         command = getattr(module, module.__name__.rpartition(".")[2])
         # \b keeps the example lines as they are.
         app.command(epilog="\b\nExamples:\n" + "\n".join(f"  {line}" for line in module.EXAMPLES))(command)
