@@ -13,7 +13,7 @@ from trnprof.analyzers.hbm_traffic import HbmTraffic, measure_hbm_traffic
 from trnprof.analyzers.opcodes import Opcodes, measure_opcodes
 from trnprof.analyzers.roofline import MatrixFlops, core_peak_flop_per_s, matrix_flops
 from trnprof.analyzers.throttling import Throttling, measure_throttling
-from trnprof.analyzers.waits import KERNEL_OPEN, OUTSIDE, UNRECORDED
+from trnprof.analyzers.wait_labels import KERNEL_OPEN, OUTSIDE, UNRECORDED, UNTRACED
 from trnprof.finding_codes import finding
 from trnprof.findings import Finding
 from trnprof.hardware import Hardware
@@ -365,7 +365,7 @@ def _waits(measured: _Measured, index: int, account: CoreAnatomy) -> Iterator[Ra
             code = "WAIT001"
         elif entry.producer == OUTSIDE:
             code = "WAIT003"
-        elif entry.producer in (UNRECORDED, KERNEL_OPEN):
+        elif entry.producer in (UNRECORDED, KERNEL_OPEN, UNTRACED):
             code = "WAIT004"
         else:
             code = "WAIT002"
