@@ -170,16 +170,18 @@ def costs_for_diff(
     opcodes, packets = measure_opcodes(profile, hardware), measure_dma_efficiency(profile, hardware)
     traffic = measure_hbm_traffic(profile, anatomy)
     groups: dict[str, tuple[Mapping[str, int], ...] | None] = {
-        "opcode": opcodes
-        and tuple({f"{row.engine} {row.opcode}": row.charged_ns for row in core.opcodes} for core in opcodes.cores),
+        "opcode": None
+        if opcodes is None
+        else tuple({f"{row.engine} {row.opcode}": row.charged_ns for row in core.opcodes} for core in opcodes.cores),
         "wait": tuple({entry.producer: entry.wait_ns for entry in core.wait_producers} for core in anatomy.cores),
-        "queue": packets and tuple({group.name: group.charged_ns for group in core.queues} for core in packets.cores),
+        "queue": None
+        if packets is None
+        else tuple({group.name: group.charged_ns for group in core.queues} for core in packets.cores),
         "kernel": None
         if profile.kernels is None
         else tuple(_kernel_time(profile, core.core) for core in profile.metadata.cores),
     }
-    for key in ("line", "layer"):
-        groups[key] = _source_costs(profile, key)  # type: ignore[arg-type]
+    groups |= {"line": _source_costs(profile, "line"), "layer": _source_costs(profile, "layer")}
     spills = [traffic.cores[index].spill for index in cores]
     return CaptureCosts(
         label=label,
@@ -193,7 +195,9 @@ def costs_for_diff(
 
 def _source_costs(profile: Profile, key: SourceKey) -> tuple[Mapping[str, int], ...] | None:
     costs = measure_source_cost(profile, key)
-    return costs and tuple({row.name: row.busy_ns + row.wait_ns for row in core.rows} for core in costs.cores)
+    if costs is None:
+        return None
+    return tuple({row.name: row.busy_ns + row.wait_ns for row in core.rows} for core in costs.cores)
 
 
 def _kernel_time(profile: Profile, core: int) -> dict[str, int]:

@@ -263,7 +263,7 @@ def _size_text(size: int) -> str:
 
 def _queue_codes(data: pa.Table) -> tuple[np.ndarray, list[str]]:
     """(code of each packet, names): "type name", as far as the capture tells."""
-    columns = []
+    columns: list[tuple[np.ndarray, list[str]]] = []
     if "queue_type" in data.column_names:
         columns.append(codes_of(data["queue_type"]))
     if "queue_name" in data.column_names:
@@ -273,7 +273,7 @@ def _queue_codes(data: pa.Table) -> tuple[np.ndarray, list[str]]:
     combined = np.zeros(len(data), np.int64)
     for codes, names in columns:
         combined = combined * (len(names) + 1) + codes + 1
-    values, codes = np.unique(combined, return_inverse=True)
+    values, inverse = np.unique(combined, return_inverse=True)
     labels = []
     for value in values.tolist():
         parts: list[str] = []
@@ -282,7 +282,7 @@ def _queue_codes(data: pa.Table) -> tuple[np.ndarray, list[str]]:
             if code:
                 parts.insert(0, names[code - 1])
         labels.append(" ".join(parts) or NOT_ATTRIBUTED)
-    return codes, labels
+    return inverse, labels
 
 
 def _queues(codes: np.ndarray, names: list[str]) -> tuple[np.ndarray, list[str]]:

@@ -138,7 +138,8 @@ def _least_squares(rows: Sequence[int], times: Sequence[int]) -> tuple[Fraction,
     count, mean_rows = len(rows), Fraction(sum(rows), len(rows))
     mean_time = Fraction(sum(times), count)
     spread = sum((size - mean_rows) ** 2 for size in rows)
-    slope = sum((size - mean_rows) * (time - mean_time) for size, time in zip(rows, times, strict=True)) / spread
+    along = sum((size - mean_rows) * (time - mean_time) for size, time in zip(rows, times, strict=True))
+    slope = Fraction(along) / spread
     return mean_time - slope * mean_rows, slope
 
 

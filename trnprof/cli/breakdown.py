@@ -173,9 +173,10 @@ def _tables(by: Key, profile: Profile, anatomy: Anatomy, hardware: Hardware) -> 
     }
     if by in source:
         lacks = "kernels (spans of kernel calls)" if by is Key.KERNEL else "instructions"
-        measure, build = (lambda: source_cost.measure_source_cost(profile, source[by])), tables.source_tables
+        costs = source_cost.measure_source_cost(profile, source[by])
+        made = [] if costs is None else tables.source_tables(costs)
     else:
         measure, build, lacks = known[by]
-    result = measure()
-    made = [] if result is None else build(result)
+        result = measure()
+        made = [] if result is None else build(result)
     return made, None if made else f"{lacks}; `trnprof info` lists what the capture has"

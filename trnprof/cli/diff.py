@@ -179,7 +179,9 @@ def _read_side(
     from trnprof.hardware import hardware_of, parse_bandwidth
 
     chosen = parse_bandwidth(bandwidth)
-    costs, inputs, quality = [], [], []
+    costs: list[CaptureCosts] = []
+    inputs: list[InputFile] = []
+    quality: list[tuple[str, DataQuality]] = []
     for path in paths:
         opened = open_captures(path)
         inputs += inputs_of(opened)

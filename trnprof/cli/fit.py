@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,10 @@ from trnprof.cli.options import (
     OutputOption,
     StrictOption,
 )
+
+if TYPE_CHECKING:
+    from trnprof.findings import DataQuality
+    from trnprof.render.envelope import InputFile
 
 EXAMPLES = (
     "trnprof fit 1=b1.ntff 4=b4.ntff 8=b8.ntff",
@@ -57,7 +61,9 @@ def fit(
     chosen, named = parse_bandwidth(bandwidth), [_parse_capture(text) for text in captures]
     if len({rows for rows, _ in named}) < 2:
         raise UsageError("a fit needs captures at two batch sizes or more: trnprof fit 1=a.ntff 8=b.ntff")
-    batches, inputs, found = [], [], []
+    batches: list[BatchCapture] = []
+    inputs: list[InputFile] = []
+    found: list[tuple[str, DataQuality]] = []
     for rows, path in named:
         opened = open_captures(path)
         if len(opened.captures) != 1:
