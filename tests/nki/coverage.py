@@ -574,17 +574,12 @@ def install_stand_ins() -> None:
         return table[name] if name in table else np.dtype(dtype if not isinstance(dtype, str) else str(dtype))
 
     def static_cast(array: Any, dtype: Any) -> Any:
-        wanted = np.dtype(numpy_type(dtype))
-        if wanted.names and not np.asarray(array).dtype.names:
-            # Four elements of the last dimension become one.
-            array = np.asarray(array)
-            shape = (
-                (*array.shape[:-1], max(array.shape[-1] // 4, 1))
-                if array.dtype.itemsize != wanted.itemsize
-                else array.shape
-            )
-            return np.zeros(shape, wanted)
-        return np.asarray(array).astype(wanted)
+        source, wanted = np.asarray(array), np.dtype(numpy_type(dtype))
+        if bool(source.dtype.names) == bool(wanted.names):
+            return source.astype(wanted)
+        # Four elements of the last dimension are one packed element. No value of a packed tensor is ever used here.
+        last = source.shape[-1] // 4 if wanted.names else source.shape[-1] * 4
+        return np.zeros((*source.shape[:-1], last), wanted)
 
     def sizeinbytes(dtype: Any) -> int:
         return int(np.dtype(numpy_type(dtype)).itemsize)
@@ -599,6 +594,13 @@ def install_stand_ins() -> None:
         float16=np.float16,
     )
     sys.modules["neuron_dtypes"] = dtypes
+    for name in ("zeros", "empty", "ones"):  # np.zeros(shape, dtype=nl.float8_e4m3fn_x4)
+        plain_function = getattr(np, name)
+
+        def made(shape: Any, dtype: Any = float, *args: Any, plain_function: Any = plain_function, **kwargs: Any) -> Any:
+            return plain_function(shape, numpy_type(dtype) if "_x4" in str(dtype) else dtype, *args, **kwargs)
+
+        setattr(np, name, made)
     # The orchestrator itself compiles, copies to hosts and profiles: nothing of it is run.
     for name, attribute in (
         ("test.utils.test_orchestrator", "Orchestrator"),

@@ -505,6 +505,13 @@ def test_a_large_grid_is_sampled_and_says_so() -> None:
     assert recording.notes[0].code == "grid-sampled"
 
 
+def test_a_spec_is_another_tensor_wherever_it_stands_and_an_array_is_one() -> None:
+    body = "x = nl.load(a)\ny = nl.load(b)"
+    assert len(run(body, A, A).programs[0].allocations) == 4
+    array = np.zeros((128, 512), np.float32)
+    assert len(run(body, array, array).programs[0].allocations) == 3
+
+
 def test_configuration_objects_carry_tensors() -> None:
     source = SECOND + (
         "from dataclasses import dataclass, field\nfrom enum import Enum\n"

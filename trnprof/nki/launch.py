@@ -278,7 +278,7 @@ def _returned(outcome: Any) -> list[Tensor]:
 
 
 class _Arguments:
-    """Makes a program's tensors from the caller's specs and arrays, one storage for each object."""
+    """Makes a program's tensors from the caller's specs and arrays."""
 
     def __init__(self, recorder: Recorder, values: Mapping[str, Any]) -> None:
         self.recorder = recorder
@@ -341,7 +341,8 @@ class _Arguments:
         return clone
 
     def _tensor(self, source: Any, name: str, shape: tuple[int, ...], dtype: Any) -> Tensor:
-        known = self.made.get(id(source))
+        # One array passed twice is one tensor; a spec only describes one, so each place it stands in is another tensor.
+        known = None if isinstance(source, TensorSpec) else self.made.get(id(source))
         if known is not None:
             return known
         sizes = tuple(int(size) for size in shape)
