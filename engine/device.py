@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields, replace
 from time import perf_counter_ns
+from types import FunctionType, MethodType
 from typing import Any, TypeVar
 
 import torch
 
+from trnprof.engine.kernels.contracts import Kernels
+from trnprof.engine.kernels.operators import as_operators
 from trnprof.engine.shapes import Shape
 from trnprof.errors import ToolMissingError
 
@@ -29,8 +32,12 @@ class Device:
         # Decaying states reach denormal numbers, on which x86 is up to 100x slower.
         torch.set_flush_denormal(True)
 
+    def kernels(self, kernels: Kernels) -> Kernels:
+        """The kernels as this device's graphs want them."""
+        return kernels
+
     def compiled(self, shape: Shape, step: Callable[..., Any]) -> Callable[..., Any]:
-        """The step's function for one shape."""
+        """The step's function (a bound method) for one shape."""
         return step
 
     def send(self, inputs: Inputs) -> Inputs:
@@ -49,10 +56,25 @@ class CompiledDevice(Device):
         self.name, self.backend = name, backend
         self._graphs: dict[Shape, Callable[..., Any]] = {}
 
+    def kernels(self, kernels: Kernels) -> Kernels:
+        """See Device."""
+        return as_operators(kernels)
+
     def compiled(self, shape: Shape, step: Callable[..., Any]) -> Callable[..., Any]:
         """See Device."""
         if shape not in self._graphs:
-            self._graphs[shape] = torch.compile(step, backend=self.backend, fullgraph=True, dynamic=False)
+            # Dynamo keeps its graphs by code object and gives up after a few of one: every shape gets a copy of its own.
+            assert isinstance(step, MethodType)
+            function = step.__func__
+            copied = FunctionType(
+                function.__code__.replace(co_name=shape.name),
+                function.__globals__,
+                shape.name,
+                function.__defaults__,
+                function.__closure__,
+            )
+            bound = MethodType(copied, step.__self__)
+            self._graphs[shape] = torch.compile(bound, backend=self.backend, fullgraph=True, dynamic=False)
         return self._graphs[shape]
 
     def send(self, inputs: Inputs) -> Inputs:

@@ -67,6 +67,7 @@ class TorchRunner:
         self.draft_tokens = engine.draft_tokens
         self.shapes = ShapeList(engine, model)
         self.timer = timer
+        kernels = device.kernels(kernels)
         if timer is not None:
             kernels = timer.wrap(kernels)
         self.decoder = Decoder(
@@ -80,8 +81,9 @@ class TorchRunner:
             model, pages=engine.host_pages, page_size=engine.page_size, slots=engine.host_snapshots, dtype=dtype
         )
         lanes = 1 + engine.lanes
-        self.last = torch.zeros(lanes, dtype=torch.int64, device=device.name)
-        self.drafts = torch.zeros(lanes, max(engine.draft_tokens, 1), dtype=torch.int64, device=device.name)
+        with torch.inference_mode():  # as a step makes them: another kind of tensor would be another graph
+            self.last = torch.zeros(lanes, dtype=torch.int64, device=device.name)
+            self.drafts = torch.zeros(lanes, max(engine.draft_tokens, 1), dtype=torch.int64, device=device.name)
         self.eos = torch.zeros(model.vocab, dtype=torch.bool, device=device.name)
         self.eos[list(model.eos)] = True
         self._worker = ThreadPoolExecutor(1, "trnprof-step", initializer=device.prepare_thread)
@@ -263,14 +265,14 @@ class TorchRunner:
     def _copy(self, copy: Copy) -> None:
         device, host = self.caches, self.host
         if copy.kind in (CopyKind.PAGE_IN, CopyKind.PAGE_OUT):
-            pairs = [(device.key_pages, host.key_pages), (device.value_pages, host.value_pages)]
+            pairs = zip(device.key_pages + device.value_pages, host.key_pages + host.value_pages, strict=True)
         else:
-            pairs = [(device.banks, host.banks)]
+            pairs = zip(device.banks, host.banks, strict=True)
         for on_device, on_host in pairs:
             if copy.kind in (CopyKind.PAGE_OUT, CopyKind.SLOT_OUT):
-                on_host[:, copy.target].copy_(on_device[:, copy.source])
+                on_host[copy.target].copy_(on_device[copy.source])
             else:
-                on_device[:, copy.target].copy_(on_host[:, copy.source])
+                on_device[copy.target].copy_(on_host[copy.source])
 
 
 def _at(x: Tensor, index: Tensor) -> Tensor:

@@ -383,7 +383,7 @@ class Scheduler:
         updates = []
         for row in plan.rows:
             row.request.in_flight -= 1
-            row.request.error = message
+            row.request.error = row.request.error or message
             if row.request.finish_reason is None:
                 updates.append(self._finish(row.request, FinishReason.ERROR))
             else:

@@ -29,6 +29,7 @@ _MEANING = (
     "of the keys (latent attention)"
 )
 _SCALARS = ("scale", "window", "value_dim")
+_SIZES = (("O", "value_dim"),)
 
 
 @contract(
@@ -38,6 +39,7 @@ _SCALARS = ("scale", "window", "value_dim")
         _OPERANDS,
         (Operand("out", "R W A O"),),
         _SCALARS,
+        _SIZES,
     )
 )
 def attention_decode(
@@ -77,6 +79,7 @@ def attention_decode(
         _OPERANDS,
         (Operand("out", "R W A O"),),
         _SCALARS,
+        _SIZES,
     )
 )
 def attention_prefill(

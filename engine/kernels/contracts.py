@@ -51,6 +51,8 @@ class Contract:
     operands: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
     scalars: tuple[str, ...] = ()
+    sizes_from: tuple[tuple[str, str], ...] = ()
+    """(axis letter, scalar) of output axes that no operand has."""
     tolerance: float = 1e-5
     """Largest absolute difference, relative to the largest magnitude of the output, in float32; 0 is bit for bit."""
 

@@ -47,6 +47,7 @@ _INPUTS = (
         (*_COMMON, Operand("write_slots", "R W", "index"), *_INPUTS),
         (Operand("out", "R W H V", "state"),),
         _SIZES,
+        (("V", "value_dim"),),
     )
 )
 def delta_rule_decode(
@@ -99,6 +100,7 @@ def delta_rule_decode(
         ),
         (Operand("out", "R W H V", "state"),),
         _SIZES,
+        (("V", "value_dim"),),
     )
 )
 def delta_rule_prefill(

@@ -25,6 +25,7 @@ FORMS = ("selective", "expert_once", "dense")
         (Operand("x", "T D"), Operand("weight", "E D"), Operand("bias", "E", "state")),
         (Operand("weights", "T K"), Operand("chosen", "T K", "index")),
         ("top_k", "sigmoid", "renormalise", "scale"),
+        (("K", "top_k"),),
     )
 )
 def route(

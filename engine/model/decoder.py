@@ -266,7 +266,7 @@ class Decoder:
         if self._rope is None:
             return None
         ahead = torch.arange(batch.tokens.shape[1], device=batch.starts.device)
-        positions = (batch.starts.unsqueeze(1) + ahead).clamp_(max=self._rope.shape[1] - 1)
+        positions = (batch.starts.unsqueeze(1) + ahead).clamp(max=self._rope.shape[1] - 1)
         cos, sin = self._rope[:, positions].unsqueeze(3)
         return cos, sin
 

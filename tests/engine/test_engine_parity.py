@@ -57,9 +57,10 @@ def start(family: str, engine: EngineConfig = CONFIG, *, one_at_a_time: bool = F
     runner = TorchRunner(made.config, engine, made.decoder.weights, load_kernels(), device=Device())
     # Nobody may read a state that is free. Pages are filled with large numbers: their unused cells are masked, and a
     # mask times NaN would be NaN on any hardware.
-    runner.caches.banks[:, 2:] = torch.nan
-    runner.caches.key_pages.fill_(1e4)
-    runner.caches.value_pages.fill_(1e4)
+    for bank in runner.caches.banks:
+        bank[2:] = torch.nan
+    for pages in runner.caches.key_pages + runner.caches.value_pages:
+        pages.fill_(1e4)
     return Engine(scheduler, runner)
 
 
