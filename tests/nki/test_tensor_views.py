@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trnprof.nki.dtypes import DTYPES
-from trnprof.nki.indexing import Ds, MeshGrid, arange, masked
+from trnprof.nki.index_tensors import MeshGrid, arange
+from trnprof.nki.indexing import masked
 from trnprof.nki.objects import MemoryRegion
-from trnprof.nki.tensor import DeviceValueError, Storage, Tensor
+from trnprof.nki.storage import Storage
+from trnprof.nki.tensor import DeviceValueError, Ds, Tensor
 
 
 def tensor(*shape: int, dtype: str = "float32", region: MemoryRegion = MemoryRegion.hbm, axis: int = 0) -> Tensor:

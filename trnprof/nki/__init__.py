@@ -12,11 +12,17 @@ Module map
     trace       trace(): run a kernel's programs and return the Recording; KernelError
     counting    a DmaRecord's descriptors, packets, bytes, partitions, engines; distinct bytes and reload factors
     modules     install_nki_modules(): the modules that a kernel imports
+    traffic     HBM bytes per tensor: moved, distinct, reload factors
+    merging     which loads and stores the compiler joins
     dtypes      element types and their bytes
-    tensor      Storage and Tensor: the view algebra
-    indexing    index tensors and masks of the first generation (nl.arange, nl.mgrid)
-    loops       ranges, loop indices that know what they are, and repeated bodies run once
+    storage     one block of one memory; strides: shapes and strides
+    tensor      a view of a storage: the view algebra
+    index_tensors, indexing
+                nl.arange, nl.mgrid and masks; t[...]
+    loops       ranges whose repeated bodies are run a few times and multiplied; loop_index: indices that know how they
+                move; state: what a body can reach, as a value to compare
     recorder    the open recording: source sites, loop nest, events in program order
+    registers   device registers and the loops they bound
     operations/ one table: every operation with operands, engine, memory rules, result
     launch      nki.jit, kernel[grid](...), program ids
     objects     NKIObject, enums, registers

@@ -20,7 +20,7 @@ import numpy as np
 
 from trnprof.nki import launch, objects
 from trnprof.nki.dtypes import DTYPES, as_dtype
-from trnprof.nki.indexing import MeshGrid, arange
+from trnprof.nki.index_tensors import MeshGrid, arange
 from trnprof.nki.loops import KernelRange
 from trnprof.nki.operations import ALL, table
 from trnprof.nki.operations.creation import Allocator, ParDim

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
-from trnprof.nki.loops import WORTHWHILE_OPERATIONS, LoopIndex, LoopRun
+from trnprof.nki.loop_index import LoopIndex, LoopRun
+from trnprof.nki.loops import WORTHWHILE_OPERATIONS
 from trnprof.nki.origin import is_user_code
 from trnprof.nki.recording import (
     Access,
@@ -30,7 +31,8 @@ from trnprof.nki.state import state_after_iteration
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trnprof.nki.tensor import Storage, Tensor
+    from trnprof.nki.storage import Storage
+    from trnprof.nki.tensor import Tensor
 
 EVENT_LIMIT = 1_000_000
 """Operations one program may record one by one (about 1 KB each); repeated loop bodies count once."""

@@ -18,7 +18,8 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 from typing import TYPE_CHECKING, Any
 
 from trnprof.nki.dtypes import DType
-from trnprof.nki.loops import KernelRange, LoopIndex, LoopIterator, LoopRun
+from trnprof.nki.loop_index import LoopIndex, LoopRun
+from trnprof.nki.loops import KernelRange, LoopIterator
 from trnprof.nki.origin import is_user_code, is_user_file
 
 if TYPE_CHECKING:

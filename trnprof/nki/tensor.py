@@ -7,13 +7,14 @@ elements a partition, so a stride of that many steps to the next partition. offs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trnprof.nki.dtypes import DType, as_dtype
-from trnprof.nki.objects import MemoryRegion
-from trnprof.nki.recording import Allocation, Indirection, Memory, Site
+from trnprof.nki.recording import Indirection, Memory
+from trnprof.nki.storage import Storage
+from trnprof.nki.strides import inferred, product, replaced, reshaped_strides, row_major
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,136 +24,6 @@ if TYPE_CHECKING:
 
 class DeviceValueError(TypeError):
     """The kernel's Python needs a value that only the device will have."""
-
-
-class Storage:
-    """One block of one memory; a Tensor is a view of it."""
-
-    __slots__ = (
-        "__weakref__",
-        "address",
-        "dtype",
-        "kind",
-        "memory",
-        "name",
-        "number",
-        "partition_axis",
-        "partition_elements",
-        "producer",
-        "region",
-        "reserved_bytes",
-        "shape",
-        "site",
-        "skipped_uses",
-        "uses",
-        "values",
-        "writer",
-        "written",
-    )
-
-    def __init__(
-        self,
-        number: int,
-        shape: tuple[int, ...],
-        dtype: DType,
-        region: MemoryRegion,
-        *,
-        name: str,
-        site: Site | None,
-        kind: str,
-        partition_axis: int = 0,
-        address: tuple[int, int] | None = None,
-    ) -> None:
-        self.number = number
-        self.shape = shape
-        self.dtype = dtype
-        self.region = region
-        self.memory = region.memory
-        self.name = name
-        self.site = site
-        self.kind = kind
-        self.partition_axis = partition_axis
-        self.address = address
-        self.partition_elements = 0
-        if self.memory is not Memory.HBM:
-            self.partition_elements = _product(shape) // max(shape[partition_axis], 1) if shape else 1
-        self.uses: dict[int, tuple[int, int]] = {}
-        """Block -> (first, last) event that touches it. The first generation's leading dimensions are blocks, each live
-        on its own; everything else is one block, 0."""
-        self.skipped_uses: dict[int, tuple[int, int]] = {}
-        self.written = kind in ("argument", "constant")
-        self.producer: tuple[dict[str, Any], Any] | None = None
-        """(the record whose result this is, its loop nest) until something reads it: an assignment redirects the result."""
-        self.writer: str | None = None
-        """Name of the operation that wrote it last."""
-        self.values: np.ndarray | None = None
-        self.reserved_bytes: int | None = None
-        """Bytes of a partition that a placed tensor's tiles share, where they take turns (mod_alloc)."""
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """Row major in HBM; on chip the partition axis outermost, the rest row major inside a partition."""
-        if self.memory is Memory.HBM:
-            return row_major(self.shape)
-        axis = self.partition_axis
-        free = self.shape[:axis] + self.shape[axis + 1 :]
-        inner = row_major(free)
-        return (*inner[:axis], self.partition_elements, *inner[axis:])
-
-    @property
-    def block_count(self) -> int:
-        """Blocks of tiles: the product of the dimensions before the partition dimension."""
-        return _product(self.shape[: self.partition_axis])
-
-    def use(self, now: int, first: int, last: int, *, skipped: bool = False) -> None:
-        """Event `now` touches elements first..last of a partition (in the storage's dtype).
-
-        skipped: by iterations that another one stands for; a block that only one loop touches so is as live as the
-        block of the iteration that ran, and no further.
-        """
-        blocks = range(1)
-        if self.partition_axis and self.memory is not Memory.HBM:
-            size = max(self.partition_elements // max(self.block_count, 1), 1)
-            blocks = range(max(first // size, 0), min(last // size + 1, self.block_count))
-        uses = self.skipped_uses if skipped else self.uses
-        for block in blocks:
-            known = uses.get(block)
-            uses[block] = (now, now) if known is None else (known[0], now)
-
-    def lifetimes(self) -> Iterator[tuple[int, int]]:
-        """(first, last) event of each block that was used."""
-        for block in self.uses.keys() | self.skipped_uses.keys():
-            ran, skipped = self.uses.get(block), self.skipped_uses.get(block)
-            if ran is None and skipped is not None and skipped[0] == skipped[1]:
-                continue
-            spans = [span for span in (ran, skipped) if span is not None]
-            yield min(span[0] for span in spans), max(span[1] for span in spans)
-
-    @property
-    def bytes_per_partition(self) -> int:
-        """0 in HBM."""
-        if self.reserved_bytes is not None:
-            return self.reserved_bytes
-        return self.partition_elements * self.dtype.itemsize
-
-    def as_allocation(self, returned: bool) -> Allocation:
-        """The frozen form."""
-        on_chip = self.memory is not Memory.HBM
-        return Allocation(
-            storage=self.number,
-            name=self.name,
-            memory=self.memory,
-            dtype=str(self.dtype),
-            shape=self.shape,
-            site=self.site,
-            kind=self.kind,
-            partition_count=self.shape[self.partition_axis] if on_chip and self.shape else 0,
-            bytes_per_partition=self.bytes_per_partition,
-            byte_count=_product(self.shape) * self.dtype.itemsize,
-            address=self.address,
-            shared=self.region is MemoryRegion.shared_hbm,
-            returned=returned,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +37,14 @@ class Indirect:
     """GATHER: the view's dimension whose rows the indices place."""
     free: bool = False
     """Tensor indirection on chip (NeuronCore-v4): offsets along the free dimension."""
+    step: Any = 0
+    """Elements of the storage that one unit of the index moves by."""
+    replaced_step: Any = 0
+    """GATHER: the part of the view's stride along `axis` that stands for the index and that the index replaces."""
+    dims: tuple[int, ...] = ()
+    """GATHER: the view's dimensions along which the index tensor's own lie; (): its elements in order along `axis`."""
+    inner: Indirect | None = None
+    """Another indirection of the same view."""
 
 
 class Ds:
@@ -211,7 +90,7 @@ class Tensor:
     # What kernels read
 
     ndim = property(lambda self: len(self.shape))
-    size = property(lambda self: _product(self.shape))
+    size = property(lambda self: product(self.shape))
     name = property(lambda self: self.storage.name)
     buffer = property(lambda self: self.storage.region)
     itemsize = property(lambda self: self.dtype.itemsize)
@@ -321,7 +200,7 @@ class Tensor:
         dim %= self.ndim
         if self.shape[dim] != 1:
             raise ValueError(f"broadcast: dimension {dim} has size {self.shape[dim]}, not 1")
-        return self._view(_replaced(self.shape, dim, int(size)), _replaced(self.strides, dim, 0))
+        return self._view(replaced(self.shape, dim, int(size)), replaced(self.strides, dim, 0))
 
     def broadcast_to(self, shape: Sequence[int]) -> Tensor:
         """NumPy's rule: sizes of 1 stretch, missing dimensions come first."""
@@ -355,7 +234,7 @@ class Tensor:
     def reshape_dim(self, dim: int, shape: Sequence[int]) -> Tensor:
         """One dimension split."""
         dim %= self.ndim
-        sizes = _inferred(shape, self.shape[dim])
+        sizes = inferred(shape, self.shape[dim])
         inner = [stride * self.strides[dim] for stride in row_major(sizes)]
         return self._view(
             self.shape[:dim] + sizes + self.shape[dim + 1 :],
@@ -365,13 +244,13 @@ class Tensor:
     def flatten_dims(self, start_dim: int, end_dim: int) -> Tensor:
         """Dimensions start_dim..end_dim merged."""
         start, end = start_dim % self.ndim, end_dim % self.ndim
-        merged = _product(self.shape[start : end + 1])
+        merged = product(self.shape[start : end + 1])
         return self.reshape((*self.shape[:start], merged, *self.shape[end + 1 :]))
 
     def reshape(self, *shape: Any) -> Tensor:
         """Another shape of the same elements; fails where no strides give it."""
         flat = shape[0] if len(shape) == 1 and isinstance(shape[0], list | tuple) else shape
-        sizes = _inferred(flat, self.size)
+        sizes = inferred(flat, self.size)
         strides = reshaped_strides(self.shape, self.strides, sizes)
         if strides is None:
             raise ValueError(f"cannot reshape {self!r} with strides {self.strides} to {sizes} without a copy")
@@ -386,13 +265,13 @@ class Tensor:
             group = (group,) if isinstance(group, str) else tuple(group)
             dim = len(names)
             parts = [sizes.get(name, -1) for name in group]
-            split = _inferred(parts, view.shape[dim])
+            split = inferred(parts, view.shape[dim])
             sizes.update(zip(group, split, strict=True))
             view = view.reshape_dim(dim, split)
             names.extend(group)
         groups = [(group,) if isinstance(group, str) else tuple(group) for group in target]
         view = view.permute([names.index(name) for group in groups for name in group])
-        return view.reshape([_product([sizes[name] for name in group]) for group in groups])
+        return view.reshape([product([sizes[name] for name in group]) for group in groups])
 
     def slice(self, dim: int, start: Any, end: Any, step: Any = 1) -> Tensor:
         """[start, end) of one dimension."""
@@ -404,7 +283,9 @@ class Tensor:
         dim %= self.ndim
         if not isinstance(index, int):
             view = self._view(self.shape[:dim] + self.shape[dim + 1 :], self.strides[:dim] + self.strides[dim + 1 :])
-            view.indirection = Indirect(Indirection.DYNAMIC_START, index)
+            view.indirection = Indirect(
+                Indirection.DYNAMIC_START, index, step=self.strides[dim], inner=self.indirection
+            )
             return view
         size = self.shape[dim]
         if not -size <= index < size:
@@ -419,15 +300,15 @@ class Tensor:
     def vector_select(self, dim: int, vector_offset: Tensor) -> Tensor:
         """Each partition reads the row that its index names."""
         rows = vector_offset.shape[0]
-        return self._view(
-            (rows, *self.shape[1:]), self.strides, indirect=Indirect(Indirection.GATHER, vector_offset, axis=dim)
-        )
+        step = self.strides[dim]
+        gather = Indirect(Indirection.GATHER, vector_offset, axis=dim, step=step, replaced_step=step)
+        return self._view((rows, *self.shape[1:]), self.strides, indirect=gather)
 
     def indirect(self, index: Tensor, num_elem: int | None = None) -> Tensor:
         """Columns of each partition picked by offsets (NeuronCore-v4)."""
         count = index.size if num_elem is None else int(num_elem)
         view = self._view((self.shape[0], count), (self.strides[0], 1))
-        view.indirection = Indirect(Indirection.GATHER, index, axis=1, free=True)
+        view.indirection = Indirect(Indirection.GATHER, index, axis=1, free=True, step=1, replaced_step=1)
         return view
 
     def ap(
@@ -445,16 +326,22 @@ class Tensor:
         shape = tuple(int(count) for _, count in pattern)
         strides = tuple(int(step) for step, _ in pattern)
         view = Tensor(self.storage, shape, strides, self.offset if offset is None else offset, kind)
+        if vector_offset is None and scalar_offset is None:
+            return view
+        # One unit of the index is one step of that dimension of the tensor that .ap was called on.
+        rows = product(self.shape[int(indirect_dim) + 1 :]) if self.shape else strides[0]
+        step = rows * self.dtype.itemsize // kind.itemsize
         if vector_offset is not None:
-            rows = _product(self.shape[int(indirect_dim) + 1 :]) if self.shape else strides[0]
             axis = 0
             if indirect_dim and rows in strides:
                 axis = strides.index(rows)
-            view.indirection = Indirect(Indirection.GATHER, vector_offset, axis=axis)
-        elif scalar_offset is not None and not isinstance(scalar_offset, int):
-            view.indirection = Indirect(Indirection.DYNAMIC_START, scalar_offset)
-        elif scalar_offset is not None:
-            view.offset = view.offset + scalar_offset * _product(self.shape[int(indirect_dim) + 1 :])
+            view.indirection = Indirect(
+                Indirection.GATHER, vector_offset, axis=axis, step=step, replaced_step=strides[axis]
+            )
+        elif not isinstance(scalar_offset, int):
+            view.indirection = Indirect(Indirection.DYNAMIC_START, scalar_offset, step=step)
+        else:
+            view.offset = view.offset + scalar_offset * step
         return view
 
     def view(self, dtype: Any) -> Tensor:
@@ -494,68 +381,3 @@ class Tensor:
         from trnprof.nki.operations.assignment import assign
 
         assign(self[key], value)
-
-
-def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a contiguous array."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    return tuple(reversed(strides))
-
-
-def reshaped_strides(shape: Sequence[int], strides: Sequence[int], new_shape: Sequence[int]) -> tuple[int, ...] | None:
-    """Strides that show the same elements in `new_shape`, or None where only a copy could."""
-    old = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size != 1]
-    result: list[int] = []
-    position, sizes = 0, list(new_shape)
-    index = 0
-    while index < len(sizes):
-        if position == len(old):
-            result.extend([1] * (len(sizes) - index))
-            break
-        want, take = sizes[index], 1
-        have = old[position][0]
-        while want != have:
-            if want < have:
-                if index + take >= len(sizes):
-                    return None
-                want *= sizes[index + take]
-                take += 1
-            else:
-                if position + 1 >= len(old) or old[position][1] != old[position + 1][0] * old[position + 1][1]:
-                    return None
-                position += 1
-                have *= old[position][0]
-        while index + take < len(sizes) and sizes[index + take] == 1:
-            take += 1
-        inner = row_major(sizes[index : index + take])
-        result.extend(step * old[position][1] for step in inner)
-        position += 1
-        index += take
-    return tuple(result) if position == len(old) else None
-
-
-def _inferred(shape: Sequence[Any], total: int) -> tuple[int, ...]:
-    """`shape` with its one -1 filled in; the product must be `total`."""
-    sizes = [int(size) for size in shape]
-    if -1 in sizes:
-        known = _product([size for size in sizes if size != -1])
-        if sizes.count(-1) > 1 or not known or total % known:
-            raise ValueError(f"shape {tuple(sizes)} does not hold {total} elements")
-        sizes[sizes.index(-1)] = total // known
-    if _product(sizes) != total:
-        raise ValueError(f"shape {tuple(sizes)} does not hold {total} elements")
-    return tuple(sizes)
-
-
-def _product(sizes: Sequence[int]) -> int:
-    result = 1
-    for size in sizes:
-        result *= size
-    return result
-
-
-def _replaced(values: tuple[Any, ...], position: int, value: Any) -> tuple[Any, ...]:
-    return (*values[:position], value, *values[position + 1 :])

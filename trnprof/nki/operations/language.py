@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trnprof.nki.dtypes import DTYPES, DType
-from trnprof.nki.indexing import IndexTensor, Mask
+from trnprof.nki.index_tensors import IndexTensor, Mask
 from trnprof.nki.objects import MemoryRegion
 from trnprof.nki.operations.compute import load_identity, reduced_shape
 from trnprof.nki.operations.table import TABLE, Bound, Operation, call, compute, define, new_tensor

@@ -13,12 +13,14 @@ from enum import Enum
 from typing import Any
 
 from trnprof.nki.dtypes import DType, as_dtype
-from trnprof.nki.indexing import IndexTensor, Mask, masked
-from trnprof.nki.loops import LoopIndex, value_of
+from trnprof.nki.index_tensors import IndexTensor, Mask
+from trnprof.nki.indexing import masked
+from trnprof.nki.loop_index import LoopIndex, value_of
 from trnprof.nki.objects import MemoryRegion
 from trnprof.nki.recorder import Recorder, current_recorder
 from trnprof.nki.recording import Access, ComputeRecord, Unmodelled
-from trnprof.nki.tensor import Storage, Tensor
+from trnprof.nki.storage import Storage
+from trnprof.nki.tensor import Tensor
 
 Bound = dict[str, Any]
 """A call's arguments by name; what was not given is absent."""
