@@ -423,7 +423,9 @@ def _measure_hbm(metadata: Metadata, core: Core, totals: CoreTotals) -> HbmAccou
 
 
 def _measure_needed(metadata: Metadata, cores: tuple[CoreAnatomy, ...], bandwidth: Bandwidth) -> NeededTraffic | None:
-    needed = metadata.summary.get("inputs_outputs_weights_size_bytes")
+    # The vendor's total is the sum over the program's tensors.
+    listed = sum(tensor.size_bytes for tensor in metadata.tensors)
+    needed = metadata.summary.get("inputs_outputs_weights_size_bytes", listed)
     moved = [account.hbm.total_bytes() for account in cores if account.hbm is not None]
     if not isinstance(needed, int) or needed <= 0 or not sum(moved):
         return None

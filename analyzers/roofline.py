@@ -183,7 +183,8 @@ def _metrics(
     moved = sum(hbm.total_bytes() for hbm in measured) if len(measured) == len(anatomy.cores) else None
     model_flops = profile.metadata.summary.get("model_flops")
     model = int(model_flops) if isinstance(model_flops, int | float) and model_flops > 0 else None
-    read_once = profile.metadata.summary.get("inputs_and_weights_size_bytes")
+    listed = sum(tensor.size_bytes for tensor in profile.metadata.tensors if tensor.kind != "output")
+    read_once = profile.metadata.summary.get("inputs_and_weights_size_bytes", listed or None)
     ratio = core_peak / stack if stack else None
 
     def share(flops: int | None) -> float | None:

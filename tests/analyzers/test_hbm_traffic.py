@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.faulty_profiles import BLOCK_NS, FAULTS, clean_step
@@ -15,6 +17,8 @@ from trnprof.analyzers.boundaries import BETWEEN_KERNELS, CoreBoundaries, measur
 from trnprof.analyzers.hbm_traffic import CoreTraffic, measure_hbm_traffic, memory_of
 from trnprof.hardware import Bandwidth
 from trnprof.profile import DmaQueue, Profile, TensorSize, make_table
+from trnprof.readers import read_profile
+from trnprof.writers.explorer_parquet import write_explorer_parquet
 
 BANDWIDTH = Bandwidth(10**9, "1 byte a ns", "user")
 
@@ -120,6 +124,51 @@ def test_a_weight_loaded_more_than_once() -> None:
         assert found.reloaded_bytes == 600
         assert sum(tensor.read_bytes for tensor in found.tensors) == 1_050
     assert traffic(BASE).tensors is None
+
+
+def test_needed_bytes_from_a_neff_are_the_vendor_s(public_captures: Path) -> None:
+    """Inputs, outputs and weights of the NEFF sum to the vendor's inputs_outputs_weights_size_bytes, in eight captures."""
+    folders = sorted((public_captures / "trainium-kernel-fusion/profiling/artifacts").iterdir())
+    assert len(folders) == 8
+    for folder in folders:
+        (capture,) = folder.glob("*.ntff")
+        (vendor,) = folder.glob("json_reports/*full*.json")
+        found = [measure_anatomy(read_profile(path), "trn2", BANDWIDTH).needed for path in (capture, vendor)]
+        assert found[0] is not None and found[0] == found[1], folder.name
+        # The fused kernels move each needed byte once.
+        assert (found[0].moved_bytes == found[0].needed_bytes) == folder.name.startswith("fused")
+
+
+def test_tensors_of_explorer_s_table(tmp_path: Path) -> None:
+    """TensorInfo: IN, OUT and weights once each, whichever core lists them; spill buffers and odd rows are left out."""
+    directory = tmp_path / "step@latest"
+    profile = dataclasses.replace(BASE, metadata=dataclasses.replace(BASE.metadata, tensors=()))
+    write_explorer_parquet(profile, directory)
+    unmark(directory)
+    rows = [
+        ("x", "IN", 8),
+        ("x", "IN", 8),
+        ("w", "WEIGHT", 16),
+        ("y", "OUT", 4),
+        ("v", "VIRTUAL", 99),
+        ("z", "IN", None),
+        ("", "IN", 1),
+    ]
+    names, kinds, sizes = zip(*rows, strict=True)
+    pq.write_table(pa.table({"variable_name": names, "type": kinds, "size": sizes}), directory / "TensorInfo.parquet")
+    tensors = read_profile(directory).metadata.tensors
+    assert [(tensor.name, tensor.kind, tensor.size_bytes) for tensor in tensors] == [
+        ("x", "input", 8),
+        ("w", "weight", 16),
+        ("y", "output", 4),
+    ]
+
+
+def unmark(directory: Path) -> None:
+    """Take out what says that trnprof wrote the files, so that they are read as the vendor's."""
+    path = directory / "Metadata.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.drop_columns([name for name in table.column_names if name.startswith("trnprof")]), path)
 
 
 # --- between kernels --------------------------------------------------------------------------------------------------

@@ -213,6 +213,7 @@ def _facts(files: ParquetDirectory, units: Mapping[tuple[str, str], str]) -> tup
         neff_header=next(iter(files.rows("NeffHeader")), {}),
         warnings=[text for row in files.rows("Warning") if isinstance(text := row.get("message"), str)],
         queues=list(files.rows("DmaQueuesInfo")),
+        tensors=list(files.rows("TensorInfo")),
         scales=scales,
     )
     return facts, version if isinstance(version, str) and version else None

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from trnprof.profile import Profile
+    from trnprof.profile import Profile, TensorSize
+    from trnprof.readers.neff import Neff
     from trnprof.readers.neff_origins import Origins
 
 MAX_CANDIDATES = 1000
@@ -52,6 +53,23 @@ def find_neff(ntff_path: Path, uuid: str | None) -> Path | None:
     return None
 
 
+_TENSOR_KINDS = {"input": "input", "output": "output", "file": "weight"}
+"""Variable types of the program's tensors."""
+
+
+def _tensors(neff: Neff) -> tuple[TensorSize, ...]:
+    """Inputs, outputs and weights with their sizes; both cores of a pair list the same ones."""
+    from trnprof.profile import TensorSize
+
+    found = {
+        row["name"]: TensorSize(name=row["name"], kind=_TENSOR_KINDS[row["type"]], size_bytes=row["size_bytes"])
+        for core in neff.cores
+        for row in core.variables.select(["name", "type", "size_bytes"]).to_pylist()
+        if row["type"] in _TENSOR_KINDS and row["size_bytes"]
+    }
+    return tuple(found.values())
+
+
 def _same_length(uuid: str) -> str:
     # A capture stores more bytes after the NEFF's 16.
     return uuid.lower().replace("-", "")[:32]
@@ -65,7 +83,7 @@ def attach_neff(profile: Profile, neff_path: Path) -> Profile:
     kernel_instruction_name, penguin_id, hlo_name, layer, nki_source_location, bir_debug_info_source_location,
     tensor_instruction_type; and fills hbm_read_bytes and hbm_write_bytes in bytes: of static rings from the ring, of
     dynamic DMAs where the capture does not say. Names the semaphores of DMA queues in profile.semaphores. Adds
-    profile.sources and metadata.versions["compiler"].
+    profile.sources, metadata.versions["compiler"] and metadata.tensors.
 
     Raises: InputDataError (DQ008) if the NEFF is not the one that the capture ran, or as read_neff.
     """
@@ -91,7 +109,12 @@ def attach_neff(profile: Profile, neff_path: Path) -> Profile:
     versions = dict(profile.metadata.versions)
     if neff.compiler_version is not None:
         versions["compiler"] = neff.compiler_version
-    metadata = replace(profile.metadata, versions=versions, hardware=profile.metadata.hardware or neff.hardware)
+    metadata = replace(
+        profile.metadata,
+        versions=versions,
+        hardware=profile.metadata.hardware or neff.hardware,
+        tensors=profile.metadata.tensors or _tensors(neff),
+    )
     table = profile.instructions
     if table is None or "compiler_pc" not in table.column_names:
         return replace(profile, metadata=metadata, issues=(*profile.issues, *neff.issues))

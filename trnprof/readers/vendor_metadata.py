@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
-from trnprof.profile import Core, DmaQueue, Metadata, Provenance, Step
+from trnprof.profile import Core, DmaQueue, Metadata, Provenance, Step, TensorSize
 from trnprof.readers.assembly import Window
 from trnprof.readers.cells import MAX_CORE, exact_number
 
@@ -62,6 +62,8 @@ class VendorFacts:
     """Legacy JSON only: one row per physical core, with its subgraph and NeuronCore."""
     warnings: list[str] = field(default_factory=list)
     queues: list[Row] = field(default_factory=list)
+    tensors: list[Row] = field(default_factory=list)
+    """Explorer's TensorInfo."""
     scales: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Units of the metadata row's columns where the file declares them: (numerator, denominator) to Hz, ns or bytes."""
 
@@ -173,7 +175,29 @@ def build_metadata(
         steps=placed,
         summary=summary_values(facts.summary),
         static_dma=tuple(_queues(facts.queues)),
+        tensors=tuple(_tensors(facts.tensors)),
     )
+
+
+_TENSOR_KINDS = {
+    "IN": "input",
+    "INPUT": "input",
+    "OUT": "output",
+    "OUTPUT": "output",
+    "WEIGHT": "weight",
+    "FILE": "weight",
+}
+
+
+def _tensors(rows: Iterable[Row]) -> Iterable[TensorSize]:
+    """The program's own tensors, each once (both physical cores list them); spill buffers are none."""
+    seen: set[str] = set()
+    for row in rows:
+        name, kind, size = row.get("variable_name"), row.get("type"), exact_number(row.get("size"))
+        known = _TENSOR_KINDS.get(kind.upper()) if isinstance(kind, str) else None
+        if isinstance(name, str) and name and name not in seen and known is not None and size is not None and size > 0:
+            seen.add(name)
+            yield TensorSize(name=name, kind=known, size_bytes=size)
 
 
 def hardware_of(instance_type: str | None) -> str | None:
