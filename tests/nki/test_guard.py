@@ -13,18 +13,18 @@ from tests.nki.running import HEADER, kernel_run, predict
 from trnprof.errors import InputDataError, TrnprofError, UsageError
 from trnprof.nki.guard import Limits, predict_guarded
 
-QUICK = Limits(wall_s=2, cpu_s=2)
+QUICK = Limits(wall_s=1, cpu_s=1)
 
 AT_IMPORT = {
     "endless loop that catches everything": (
         "x = 0\nwhile True:\n    try:\n        x += 1\n    except BaseException:\n        pass\n",
-        r"line \d: still loading after 2 s",
+        r"line \d: still loading after 1 s",
     ),
     "endless loop that turned the alarm off": (
         "import signal\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\nsignal.setitimer(signal.ITIMER_REAL, 0)\nwhile True: pass\n",
-        r"line 4.*still (loading|running) after 2 s",
+        r"line 4.*still (loading|running) after 1 s",
     ),
-    "one call that takes for ever": ("x = pow(7, 10 ** 9)\n", r"line 1.*still (loading|running) after 2 s"),
+    "one call that takes for ever": ("x = pow(7, 10 ** 9)\n", r"line 1.*still (loading|running) after 1 s"),
     "recursion": ("def f(n):\n    return f(n + 1)\nf(0)\n", r"line 2 \(in f\): calls itself without end"),
     "100 GB": ("import numpy as np\na = np.ones(100 << 30, np.uint8)\n", "line 2: needs more than 4 GiB of memory"),
     "100 GB of bytes": ("a = bytes(100 << 30)\n", "line 1: needs more than 4 GiB of memory"),
@@ -73,7 +73,7 @@ def test_module_level_code(tmp_path: Path, name: str) -> None:
 
 
 IN_KERNEL = {
-    "endless loop": ("while True:\n        pass", r"line [89] \(in k\): still running after 2 s"),
+    "endless loop": ("while True:\n        pass", r"line [89] \(in k\): still running after 1 s"),
     "recursion": ("k.func(a)", "calls itself without end"),
     "memory": ("x = bytes(100 << 30)", r"line 8 \(in k\): needs more than 4 GiB"),
     "socket": ("import socket; socket.socket()", r"line 8 \(in k\): opens a socket"),

@@ -36,7 +36,8 @@ def describe_failure(error: BaseException, *, stage: str, limits: dict[str, Any]
     chain = _chain(error)
     for cause in chain:
         known = _wording(cause, stage, limits)
-        if known is not None:
+        # An import that fails without a line of the user's on the stack is one of ours.
+        if known is not None and not (isinstance(cause, ImportError) and _place(chain, kernel_file)[1] is None):
             return _document("bad-input", known, _place(chain, kernel_file))
     if isinstance(error, TrnprofError):
         # A UsageError's message speaks for itself; a KernelError's has its line in it already.

@@ -134,8 +134,8 @@ def _lines_text(lines: Sequence[PredictedLine]) -> str:
         rows.append(
             [
                 _short_source(line.source),
-                f"{line.dma_count:,}",
-                f"{line.descriptor_count:,}" + ("" if line.is_exact else "+"),
+                _short_count(line.dma_count),
+                _short_count(line.descriptor_count) + ("" if line.is_exact else "+"),
                 elements,
                 byte_count(line.bytes),
                 "" if line.reload_factor is None else f"{line.reload_factor:.3g}x",
@@ -148,8 +148,8 @@ def _lines_text(lines: Sequence[PredictedLine]) -> str:
         rows.append(
             [
                 f"{len(rest)} more lines",
-                f"{sum(line.dma_count for line in rest):,}",
-                f"{sum(line.descriptor_count for line in rest):,}",
+                _short_count(sum(line.dma_count for line in rest)),
+                _short_count(sum(line.descriptor_count for line in rest)),
                 "",
                 byte_count(sum(line.bytes for line in rest)),
                 "",
@@ -164,6 +164,11 @@ def _lines_text(lines: Sequence[PredictedLine]) -> str:
         if code:
             out.append(f"      {code}")
     return "\n".join(out)
+
+
+def _short_count(count: int) -> str:
+    """A count in seven characters: 195,072 or 2.719 M."""
+    return f"{count:,}" if count < 1_000_000 else f"{count / 1e6:,.4g} M"
 
 
 def _short_source(source: str) -> str:
