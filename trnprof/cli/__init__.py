@@ -61,7 +61,21 @@ def build_app() -> typer.Typer:
 
     Commands import what is heavy inside themselves, so that help and completion stay fast.
     """
-    from trnprof.cli import anatomy, breakdown, demo, diff, dma_predict, engine, export, fit, info, nki, query
+    from trnprof.cli import (
+        anatomy,
+        breakdown,
+        demo,
+        diff,
+        dma_predict,
+        engine,
+        export,
+        fit,
+        info,
+        know,
+        nki,
+        query,
+        skills,
+    )
 
     app = typer.Typer(
         add_completion=True,
@@ -72,13 +86,14 @@ def build_app() -> typer.Typer:
         help="Where a Trainium step's time goes, what a kernel's DMA traffic will be, and whether a change is faster.",
     )
     app.callback()(_global_options)
-    for module in (anatomy, breakdown, diff, fit, query, dma_predict, info, export, demo):
+    for module in (anatomy, breakdown, diff, fit, query, dma_predict, info, export, know, demo):
         command = getattr(module, module.__name__.rpartition(".")[2])
         # \b keeps the example lines as they are.
         app.command(epilog="\b\nExamples:\n" + "\n".join(f"  {line}" for line in module.EXAMPLES))(command)
     if nki.COMMANDS:
         app.add_typer(nki.build_nki_app(), name="nki")
     app.add_typer(engine.build_engine_app(), name="engine")
+    app.add_typer(skills.build_skills_app(), name="skills")
     return app
 
 
