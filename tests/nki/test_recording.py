@@ -432,8 +432,18 @@ def test_a_device_loop_is_neither_zero_nor_silently_one() -> None:
     assert "--trip n_reg=N" in unknown.notes[0].message
     known = run(LOOP, A, COUNT, trips={"n_reg": 7})
     assert known.programs[0].dma[0].execution_count == 7 and known.notes == ()
-    by_values = run(LOOP, A, TensorSpec((1, 1), "int32"), values={"b": np.array([[9]])})
+    by_values = run(LOOP, A, COUNT, values={"b": np.array([[9]])})
     assert by_values.programs[0].dma[0].execution_count == 9
+    through_sbuf = LOOP.replace("(n_reg, b)", "(n_reg, c)").replace(
+        "n_reg = ", "c = nl.ndarray((1, 1), nl.int32, nl.sbuf)\nnisa.dma_copy(dst=c, src=b)\nn_reg = "
+    )
+    assert run(through_sbuf, A, COUNT, values={"b": np.array([[9]])}).programs[0].dma[1].execution_count == 9
+
+
+def test_a_trip_count_that_no_loop_takes_is_said() -> None:
+    (unknown, unused) = run(LOOP, A, COUNT, trips={"n_rge": 7}).notes
+    assert unknown.code == "trip-count-unknown"
+    assert unused.message == "no loop is bound by 'n_rge'; those there: n_reg"
 
 
 @pytest.mark.parametrize(
@@ -480,6 +490,9 @@ nisa.core_barrier(a, cores=(0, 1))
     assert [program.dma[0].reads[0].offset for program in pair.programs] == [0, 64 * 512]
     assert [program.sync[0].kind for program in pair.programs] == ["barrier", "barrier"]
     assert [program.grid for program in run(body, A).programs] == [()]
+    host = SECOND + "@nki.jit\ndef inner(a):\n    t = nl.load(a)\ndef host(a):\n    inner[2](a)\n"
+    launched = trace(load(host, "host"), [A])
+    assert (launched.lnc, [program.grid for program in launched.programs]) == (2, [(2,), (2,)])
 
 
 def test_grids_of_the_first_generation() -> None:
@@ -495,6 +508,7 @@ def test_a_host_function_launches_kernels() -> None:
         "def host(a):\n    b = inner[nl.spmd_dim(nl.nc(2), 2)](a)\n    return inner(b)\n"
     )
     recording = trace(load(source, "host"), [A])
+    assert recording.lnc == 1
     assert [(program.kernel, program.grid) for program in recording.programs] == [("inner", (4,))] * 4 + [("inner", ())]
     assert recording.outputs == (("out", (128, 512), "float32"),)
 

@@ -38,19 +38,25 @@ class ProgramDim(int):
 class Kernel:
     """What nki.jit returns: call it, or kernel[grid] it first."""
 
-    def __init__(self, function: Callable[..., Any], grid: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self, function: Callable[..., Any], grid: tuple[int, ...] | None = None, *, generation: int = 2
+    ) -> None:
         self.function = function
         self.grid = grid
+        self.generation = generation
+        """2: kernel[2] are the programs of a pair; 1: any grid of programs."""
         functools.update_wrapper(self, function)
 
     func = property(lambda self: self.function)
 
     def __getitem__(self, grid: Any) -> Kernel:
         sizes = grid if isinstance(grid, list | tuple) else (grid,)
-        return Kernel(self.function, tuple(int(size) for size in sizes))
+        return Kernel(self.function, tuple(int(size) for size in sizes), generation=self.generation)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else Kernel(functools.partial(self.function, instance), self.grid)
+        if instance is None:
+            return self
+        return Kernel(functools.partial(self.function, instance), self.grid, generation=self.generation)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         recorder = current_recorder()
@@ -59,7 +65,7 @@ class Kernel:
             raise OutsideKernelError(f"kernel {self.__name__} was called outside trace()")  # type: ignore[attr-defined]
         if recorder is not None and not (recorder.is_host and not recorder.entries):
             return self.function(*args, **kwargs)
-        return session.launch(self.function, self.grid, args, kwargs)
+        return session.launch(self.function, self.grid, args, kwargs, generation=self.generation)
 
     def __nki_state__(self, walker: _Walker) -> Any:
         return ("kernel", walker.token(self.function))
@@ -82,14 +88,21 @@ class _NothingMeasured:
         return float("nan")
 
 
-def jit(function: Any = None, *_: Any, **options: Any) -> Any:
+def jit(function: Any = None, *_: Any, generation: int = 2, **options: Any) -> Any:
     """nki.jit, with or without arguments; also nki.baremetal, benchmark, profile, trace as decorators."""
     if isinstance(function, Kernel):
         return function
     if callable(function):
-        return Kernel(function)
+        return Kernel(function, generation=generation)
     wrapped = options.get("func") or options.get("kernel")
-    return Kernel(wrapped) if callable(wrapped) else jit
+    if callable(wrapped):
+        return Kernel(wrapped, generation=generation)
+    return functools.partial(jit, generation=generation)
+
+
+def first_generation_jit(function: Any = None, *args: Any, **options: Any) -> Any:
+    """neuronxcc.nki.jit."""
+    return jit(function, *args, **options, generation=1)
 
 
 def simulate_kernel(kernel: Any, *args: Any, **kwargs: Any) -> Any:
@@ -155,6 +168,7 @@ class Session:
         self.target = target
         self.worthwhile_operations = worthwhile_operations
         self.programs: list[ProgramTrace] = []
+        self.used_trips: set[str] = set()
         self.notes: dict[tuple[str, str], Note] = {}
         self.outputs: tuple[tuple[str, tuple[int, ...], str], ...] = ()
 
@@ -185,9 +199,13 @@ class Session:
         grid: tuple[int, ...] | None,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
+        *,
+        generation: int = 2,
     ) -> Any:
         """Run every program of one launch; returns the first program's outputs as the caller's tensors."""
         sizes = self._grid(grid)
+        if generation == 2 and sizes == (2,):
+            self.lnc = 2
         outcome: Any = None
         ids = _program_ids(sizes)
         sampled = _sample(ids)
@@ -237,10 +255,21 @@ class Session:
     def _keep(self, recorder: Recorder, outcome: Any, stands_for: int = 1) -> None:
         returned = _returned(outcome)
         self.programs.append(recorder.finish({tensor.storage.number for tensor in returned}, stands_for=stands_for))
+        self.used_trips |= recorder.used_trips
         for key, note in recorder.notes.items():
             self.notes.setdefault(key, note)
         if not self.outputs:
             self.outputs = tuple((tensor.name, tensor.shape, str(tensor.dtype)) for tensor in returned)
+
+    def note_unused_trips(self) -> None:
+        """A trip count that no loop took is a name misspelt."""
+        for name in self.trips.keys() - self.used_trips:
+            bounds = sorted(
+                {span.loop.bound for p in self.programs for e in p.events for span in e.loops if span.loop.bound}
+            )
+            there = f"those there: {', '.join(bounds)}" if bounds else "no loop's length is known only on the device"
+            note = Note(code="trip-unused", message=f"no loop is bound by {name!r}; {there}")
+            self.notes.setdefault((note.code, name), note)
 
     def _for_caller(self, outcome: Any) -> Any:
         """Outputs of a launch as specs: what a host function passes to its next kernel."""

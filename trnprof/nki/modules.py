@@ -304,12 +304,13 @@ def _build(root: str, generation: int, target: str) -> dict[str, ModuleType]:
         ),
     )
     top = modules[root].__dict__
+    jit = launch.jit if generation == 2 else launch.first_generation_jit
     top.update(
-        jit=launch.jit,
-        baremetal=launch.jit,
-        benchmark=launch.jit,
-        profile=launch.jit,
-        nki_jit=launch.jit,
+        jit=jit,
+        baremetal=jit,
+        benchmark=jit,
+        profile=jit,
+        nki_jit=jit,
         simulate_kernel=launch.simulate_kernel,
         simulate=launch.simulate,
         trace=lambda *args, **kwargs: args[0] if args and callable(args[0]) else _Context(),

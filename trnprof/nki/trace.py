@@ -67,9 +67,10 @@ def trace(
     with install_nki_modules(target), options as session, _ranges_are_loops(kernel):
         try:
             if isinstance(kernel, Kernel):
-                session.launch(kernel.function, kernel.grid, args, kwargs or {})
+                session.launch(kernel.function, kernel.grid, args, kwargs or {}, generation=kernel.generation)
             else:
                 session.run_host(kernel, args, kwargs or {})
+            session.note_unused_trips()
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -77,7 +78,7 @@ def trace(
     return Recording(
         programs=tuple(session.programs),
         target=target,
-        lnc=lnc,
+        lnc=session.lnc,
         exact=exact,
         notes=tuple(session.notes.values()),
         outputs=session.outputs,

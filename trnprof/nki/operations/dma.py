@@ -19,6 +19,7 @@ from trnprof.nki.operations.table import (
 )
 from trnprof.nki.recorder import Recorder
 from trnprof.nki.recording import DmaRecord, Indirection
+from trnprof.nki.strides import product
 from trnprof.nki.tensor import Tensor
 
 _MODES = {0: "unknown", 1: "swdge", 2: "hwdge", 3: "none"}
@@ -59,6 +60,9 @@ def record_dma(
     if read_back:
         reads.append(recorder.access(target))
     target.storage.writer = operation.name
+    # What is known of an integer tensor's contents goes with a copy of all of it: a loop bound on its way to a register.
+    whole = len(parts) == 1 and _is_whole(parts[0]) and _is_whole(target) and reduce_op is None and not transpose
+    target.storage.values = parts[0].storage.values if whole else None
     fields: dict[str, Any] = {
         "op": operation.name,
         "module": operation.module,
@@ -72,6 +76,10 @@ def record_dma(
         "index": recorder.access(index.index) if index is not None and isinstance(index.index, Tensor) else None,
     }
     return recorder.emit(DmaRecord, fields)
+
+
+def _is_whole(view: Tensor) -> bool:
+    return view.size == product(view.storage.shape) and view.is_contiguous() and not view.is_indirect()
 
 
 def _is_gather(view: Tensor) -> bool:

@@ -207,6 +207,7 @@ def compute(recorder: Recorder, operation: Operation, bound: Bound, *, op: str |
         for tensor in tensors_in(bound.get(name)):
             writes.append(recorder.access(masked(tensor, mask) if name == "dst" else tensor, write=True))
             tensor.storage.writer = operation.name
+            tensor.storage.values = None
     if made is not None:
         made.storage.writer = operation.name
         writes.insert(0, recorder.access(made, write=True))
