@@ -225,8 +225,8 @@ class EngineConfig:
     @property
     def slots_per_request(self) -> int:
         """State slots that a running request may hold: one a verified token, the last page boundary of its answer, and
-        its prompt's snapshot until the prefix cache takes it."""
-        return 1 + self.draft_tokens + 2
+        until the prefix cache takes them the snapshots of its prompt's end and of a branch point."""
+        return 1 + self.draft_tokens + 3
 
     @property
     def slots(self) -> int:

@@ -105,8 +105,12 @@ class Request:
     """The state at `boundary` tokens: the last whole page."""
     boundary: int = 0
     prompt_slot: int | None = None
-    """The prompt's snapshot until the prefix tree takes it."""
+    """The snapshot at the prompt's last whole page, until the prefix tree takes it."""
     prompt_boundary: int = 0
+    branch_slot: int | None = None
+    """The snapshot where this prompt leaves what an earlier one left in the tree, until the tree takes it."""
+    branch: int = 0
+    """Tokens up to there; 0: no branch point."""
 
     def __post_init__(self) -> None:
         if not self.tokens:

@@ -136,7 +136,7 @@ class TorchRunner:
     def inputs(self, plan: StepPlan) -> StepInputs:
         """The plan as tensors, padded to its shape: padding rows read the zero slot and write the spare slot and page."""
         shape, rows = plan.shape, plan.rows
-        saves = 2 if shape.kind is StepKind.PREFILL else shape.width
+        saves = 3 if shape.kind is StepKind.PREFILL else shape.width
         pages = shape.context // self.engine.page_size
         tokens = [[0] * shape.width for _ in range(shape.rows)]
         table = [[SPARE] * pages for _ in range(shape.rows)]

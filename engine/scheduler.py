@@ -208,13 +208,13 @@ class Scheduler:
             return None
         extend_hashes(request.hashes, request.tokens, self.page)
         resume = self.cache.resume(request.hashes[: (len(request.tokens) - 1) // self.page])
-        cached = resume.pages if resume else []
+        cached = resume.pages
         own = self.cache.allocate_pages(whole - len(cached))
         slots = self.cache.allocate_slots(self.engine.slots_per_request) if self.has_state else []
         if own is None or slots is None:
             self.cache.pages.release(own or [])
             self.cache.slots.release(slots or [])
-            if resume:
+            if resume.node is not None:
                 self.cache.unpin(resume.node)
                 self.cache.release(resume.node)
             return None
@@ -223,13 +223,16 @@ class Scheduler:
         assert lane is not None
         request.lane, request.state = lane[0], State.PREFILL
         request.pages = cached + own
-        request.node = resume.node if resume else None
+        request.node = resume.node
         request.planned = request.resumed = len(cached) * self.page
-        request.read_slot = resume.slot if resume and resume.slot is not None else ZERO_SLOT
+        request.read_slot = resume.slot if resume.slot is not None else ZERO_SLOT
         if slots:
-            request.work_slots, request.boundary_slot, request.prompt_slot = slots[:-2], slots[-2], slots[-1]
+            request.work_slots = slots[:-3]
+            request.boundary_slot, request.prompt_slot, request.branch_slot = slots[-3:]
         request.boundary = 0
         request.prompt_boundary = (len(request.tokens) - 1) // self.page * self.page
+        shared = resume.shared_pages * self.page
+        request.branch = shared if request.planned < shared < request.prompt_boundary else 0
         if request.timing.admitted is None:
             request.timing.admitted = self.clock()
             request.cached_tokens = request.planned
@@ -239,7 +242,7 @@ class Scheduler:
     def _cached_pages(self, request: Request) -> int:
         """Pages that the request would find in use by others: they are neither free nor needed."""
         extend_hashes(request.hashes, request.tokens, self.page)
-        node = self.cache.tree.match(request.hashes[: (len(request.tokens) - 1) // self.page])
+        node, _ = self.cache.tree.match(request.hashes[: (len(request.tokens) - 1) // self.page])
         return sum(len(entry.pages) for entry in node.path() if entry.locks and not entry.on_host)
 
     def _prefill_row(self, request: Request, count: int) -> Row:
@@ -248,6 +251,8 @@ class Scheduler:
         saves: list[tuple[int, int]] = []
         if self.has_state:
             read = request.read_slot
+            if start < request.branch <= end and request.branch_slot is not None:
+                saves.append((request.branch - start, request.branch_slot))
             if start < request.prompt_boundary <= end and request.prompt_slot is not None:
                 saves.append((request.prompt_boundary - start, request.prompt_slot))
             saves.append((count, request.work_slots[0]))
@@ -427,8 +432,10 @@ class Scheduler:
             return
         if request.prompt_boundary <= request.resumed:
             return
-        if self.has_state and request.prompt_slot is None:
-            return
+        if self.has_state and request.branch and request.branch_slot is not None:
+            # A second prompt with the same beginning: the third will resume here.
+            request.node, taken = self._insert(request, request.branch, request.branch_slot, sightings=2)
+            request.branch_slot = None if taken else request.branch_slot
         request.node, taken = self._insert(request, request.prompt_boundary, request.prompt_slot)
         if taken:
             request.prompt_slot = None
@@ -445,9 +452,9 @@ class Scheduler:
         if taken:
             request.boundary_slot = None
 
-    def _insert(self, request: Request, tokens: int, slot: int | None) -> tuple[Node, bool]:
+    def _insert(self, request: Request, tokens: int, slot: int | None, *, sightings: int = 0) -> tuple[Node, bool]:
         count = tokens // self.page
-        return self.cache.insert(request.hashes[:count], request.pages, slot, request.node)
+        return self.cache.insert(request.hashes[:count], request.pages, slot, request.node, sightings=sightings)
 
     def _release(self, request: Request) -> None:
         node = request.node
@@ -456,11 +463,11 @@ class Scheduler:
             held = sum(len(entry.pages) for entry in node.path())
             self.cache.release(node)
         self.cache.pages.release(request.pages[held:])
-        slots = [*request.work_slots, request.boundary_slot, request.prompt_slot]
+        slots = [*request.work_slots, request.boundary_slot, request.prompt_slot, request.branch_slot]
         self.cache.slots.release([slot for slot in slots if slot is not None])
         if request.lane is not None:
             self.lanes.release([request.lane])
         self.running.remove(request)
-        request.lane = request.node = request.boundary_slot = request.prompt_slot = None
+        request.lane = request.node = request.boundary_slot = request.prompt_slot = request.branch_slot = None
         request.pages, request.work_slots = [], []
         request.planned = request.boundary = 0

@@ -33,13 +33,13 @@ class StaleInteriorFirst:
     """Snapshots that a later turn has extended, and that nobody else resumes from, go before any other.
 
     A conversation's next turn resumes from its deepest snapshot; those above it only cost memory (seed 001: evicting them
-    first gave +27% and 40% fewer prefilled tokens). One that several requests resumed from is a shared prefix, not stale.
+    first gave +27% and 40% fewer prefilled tokens). One that several prompts wanted is a shared prefix, not stale.
     Among equals the one consumed longest ago goes: a match refreshes only the snapshot that it resumes from.
     """
 
     def snapshot_key(self, node: Node) -> tuple[int, ...]:
         """See EvictionPolicy."""
-        stale = bool(node.children) and node.resumes <= 1
+        stale = bool(node.children) and node.sightings <= 1
         return (not stale, node.consumed)
 
     def pages_key(self, node: Node) -> tuple[int, ...]:

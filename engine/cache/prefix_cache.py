@@ -54,11 +54,16 @@ class CacheCounters:
 
 @dataclass(frozen=True)
 class Resume:
-    """Where a request starts: the locked node, its pages from the first token on, and the slot to read."""
+    """Where a request starts."""
 
-    node: Node
+    node: Node | None
+    """Locked; None: nothing is resumed."""
     pages: list[int]
+    """The node's, from the first token on."""
     slot: int | None
+    """The snapshot to read."""
+    shared_pages: int
+    """Pages that the prompt has in common with the tree; beyond `pages`, only another prompt's snapshot is missing."""
 
 
 class PrefixCache:
@@ -109,27 +114,27 @@ class PrefixCache:
 
     # The tree
 
-    def resume(self, hashes: list[bytes]) -> Resume | None:
-        """Lock the longest prefix that is cached; None if nothing is. `unpin` once the step that reads it is planned."""
+    def resume(self, hashes: list[bytes]) -> Resume:
+        """Lock the longest prefix that can be resumed. `unpin` its node once the step that reads it is planned."""
         if not self.enabled:
-            return None
-        node = self.tree.match(hashes)
+            return Resume(None, [], None, 0)
+        node, shared = self.tree.match(hashes)
         while node.parent is not None:
             self._lock(node, 1)
             node.pins += 1
             if self._bring_in(node):
                 self.tree.touch(node)
-                node.consumed, node.resumes = self.tree.tick, node.resumes + 1
+                node.consumed, node.sightings = self.tree.tick, node.sightings + 1
                 pages = [page for entry in node.path() for page in entry.pages]
                 self.counters.hits += 1
                 self.counters.tokens_reused += len(pages) * self.page_size
-                return Resume(node, pages, node.snapshot)
+                return Resume(node, pages, node.snapshot, shared)
             node.pins -= 1
             shallower = self._resumable_above(node)
             self.release(node)
             node = shallower
         self.counters.misses += 1
-        return None
+        return Resume(None, [], None, shared)
 
     def unpin(self, node: Node) -> None:
         """The step that reads the node's snapshot is planned: from now on the slot may be reused."""
@@ -141,7 +146,7 @@ class PrefixCache:
         self._prune(node)
 
     def insert(
-        self, hashes: list[bytes], pages: list[int], snapshot: int | None, held: Node | None
+        self, hashes: list[bytes], pages: list[int], snapshot: int | None, held: Node | None, *, sightings: int = 0
     ) -> tuple[Node, bool]:
         """Give the pages of these hashes (and the state slot after them) to the tree; returns (locked node, slot taken).
 
@@ -168,7 +173,7 @@ class PrefixCache:
         self.tree.touch(node)
         taken = snapshot is not None and node.snapshot is None
         if taken:
-            node.snapshot, node.consumed, node.resumes = snapshot, self.tree.tick, 0
+            node.snapshot, node.consumed, node.sightings = snapshot, self.tree.tick, sightings
             self.counters.snapshots_taken += 1
             if node.host_snapshot is not None:
                 self.host_slots.release([node.host_snapshot])

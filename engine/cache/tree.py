@@ -33,8 +33,8 @@ class Node:
     """Tick of the last match or insertion through this node."""
     consumed: int = 0
     """Tick at which the snapshot was taken or last resumed from."""
-    resumes: int = 0
-    """How often a request resumed from the snapshot."""
+    sightings: int = 0
+    """Prompts that wanted the snapshot: those that resumed from it, and those at whose branch point it was taken."""
 
     @property
     def has_snapshot(self) -> bool:
@@ -67,21 +67,24 @@ class PrefixTree:
             yield node
             stack += node.children.values()
 
-    def match(self, hashes: Sequence[bytes]) -> Node:
-        """The deepest node from which a request with these page hashes can resume; the root if there is none."""
+    def match(self, hashes: Sequence[bytes]) -> tuple[Node, int]:
+        """(the deepest node from which a request with these page hashes can resume, or the root; pages in the tree).
+
+        There may be more pages than can be resumed: an earlier prompt with the same beginning left no snapshot there.
+        """
         node, at = self.root, 0
         best = self.root
         while at < len(hashes) and (child := node.children.get(hashes[at])) is not None:
             common = _common(child.hashes, hashes, at)
+            at += common
             if common < len(child.hashes):
                 if not self.needs_state:
                     best = self.split(child, common)
                 break
-            at += common
             node = child
             if node.has_snapshot or not self.needs_state:
                 best = node
-        return best
+        return best, at
 
     def touch(self, node: Node) -> None:
         """Mark the path to `node` as just used."""

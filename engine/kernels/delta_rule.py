@@ -89,8 +89,8 @@ def delta_rule_decode(
     Contract(
         "delta_rule_prefill",
         "as delta_rule_decode for long rows, in chunks of matrix products; tokens from lengths on are padding and change "
-        "nothing. The state after save_after[:, j] tokens (0: none) goes to write_slots[:, j]: the prompt's last page "
-        "boundary and its end in one pass",
+        "nothing. The state after save_after[:, j] tokens (0: none) goes to write_slots[:, j]: a branch point, the prompt's "
+        "last page boundary and its end in one pass",
         (
             *_COMMON,
             Operand("write_slots", "R J", "index"),
@@ -137,8 +137,9 @@ def delta_rule_prefill(
         for j in range(len(saved)):
             inside = save_after[:, j] - start  # tokens of this chunk after which to save, where it is 1..CHUNK
             hit = (inside >= 1) & (inside <= part.stop - start)
-            at = after(inside.clamp(1, part.stop - start) - 1)
-            saved[j] = torch.where(hit[:, None, None, None], at, saved[j])
+            if hit.any():
+                at = after(inside.clamp(1, part.stop - start) - 1)
+                saved[j] = torch.where(hit[:, None, None, None], at, saved[j])
     kept = torch.arange(conv_weight.shape[0] - 1, device=qkv.device)
     pages = []
     for j, kept_state in enumerate(saved):

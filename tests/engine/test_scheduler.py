@@ -223,7 +223,7 @@ def _boundary_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
 def _snapshot_owned_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The request goes on writing the slot that it gave to the tree."""
     insert = PrefixCache.insert
-    monkeypatch.setattr(PrefixCache, "insert", lambda self, *given: (insert(self, *given)[0], False))
+    monkeypatch.setattr(PrefixCache, "insert", lambda self, *given, **named: (insert(self, *given, **named)[0], False))
 
 
 @pytest.mark.parametrize(
@@ -259,6 +259,18 @@ def test_next_turn_resumes_at_the_end_of_the_answer() -> None:
     second = bench.ask([*first.tokens, 5, 6], 2)
     bench.finish()
     assert second.cached_tokens == 36
+
+
+def test_a_shared_beginning_is_resumed_by_the_third_prompt() -> None:
+    """Prompts of 20 common and 12 own tokens: the first leaves pages, the second a snapshot at the branch point, the third
+    resumes there, and so do all that follow."""
+    bench = Bench(BASE)
+    cached = []
+    for own in range(5):
+        request = bench.ask([7] * 20 + [10 + own] * 12, 3)
+        bench.finish()
+        cached.append(request.cached_tokens)
+    assert cached == [0, 0, 20, 20, 20]
 
 
 def test_at_most_two_snapshots_a_request() -> None:
