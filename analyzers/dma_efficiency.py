@@ -211,7 +211,9 @@ class _Packets:
         self.end = np.maximum(np.clip(int64_of(table["end_ts"]), *window), self.start)
         self.size = int64_of(table["transfer_bytes"])
         self.charged = charged_lengths(self.start, self.end)
-        self.engine = int64_of(table["engine_idx"], null=-1) if "engine_idx" in table.column_names else None
+        self.engine = None
+        if "engine_idx" in table.column_names:
+            self.engine = np.maximum(int64_of(table["engine_idx"], null=-1), -1)
         self.law = law
 
     def groups(self, codes: np.ndarray, names: list[str]) -> list[PacketGroup]:
@@ -227,8 +229,9 @@ class _Packets:
         law_ns = self.law.ns(counts, byte_counts)
         engine_counts = None
         if self.engine is not None:
-            pairs = np.unique(np.stack((codes, self.engine)), axis=1)
-            engine_counts = np.bincount(pairs[0], minlength=size)
+            # Engine numbers are 16-bit, so a group and its engine fit one integer.
+            pairs = np.unique((codes.astype(np.int64) << 17) + self.engine)
+            engine_counts = np.bincount((pairs + 1) >> 17, minlength=size)
         return [
             PacketGroup(
                 names[code],

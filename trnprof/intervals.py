@@ -112,18 +112,20 @@ def charged_lengths(start: Int64Array, end: Int64Array) -> Int64Array:
     """How much each interval adds to the union of those that began before it; these sum to the union's length exactly.
 
     Splits a union among intervals that overlap: what an earlier one covers already is not charged again. Ties go to the
-    longer one, then to the first given. `start`, `end`: integer arrays of one shape [n], in any order; so is the result.
+    first given. `start`, `end`: integer arrays of one shape [n], in any order; so is the result.
     """
     start = np.asarray(start, np.int64)
     end = np.maximum(np.asarray(end, np.int64), start)
     if not len(start):
         return np.zeros(0, np.int64)
-    order = np.lexsort((-end, start))
-    reach = np.maximum.accumulate(end[order])
-    begin = start[order]
-    begin[1:] = np.maximum(begin[1:], reach[:-1])
+    order = None if np.all(start[1:] >= start[:-1]) else np.argsort(start, kind="stable")
+    begin, finish = (start.copy(), end) if order is None else (start[order], end[order])
+    begin[1:] = np.maximum(begin[1:], np.maximum.accumulate(finish)[:-1])
+    added = np.maximum(finish - begin, 0)
+    if order is None:
+        return added
     charged = np.empty(len(start), np.int64)
-    charged[order] = np.maximum(end[order] - begin, 0)
+    charged[order] = added
     return charged
 
 
@@ -134,9 +136,14 @@ def union_lengths(group: npt.NDArray[np.int_], start: Int64Array, end: Int64Arra
     """
     if not len(start):
         return np.zeros(group_count, np.int64)
+    if not np.all(start[1:] >= start[:-1]):
+        by_start = np.argsort(start, kind="stable")
+        group, start, end = group[by_start], start[by_start], end[by_start]
+    # A stable sort of 16-bit keys is a radix sort; within a group the order by start stays.
+    order = np.argsort(group.astype(np.uint16) if group_count <= 1 << 16 else group, kind="stable")
+    group, start, end = group[order].astype(np.int64), start[order], end[order]
     # Side by side, one group after the other, no group's interval overlaps another's: one pass serves all.
-    step = int(end.max(initial=0)) - int(start.min(initial=0)) + 1
-    shift = group.astype(np.int64) * step
+    shift = group * (int(end.max()) - int(start.min()) + 1)
     charged = charged_lengths(start + shift, end + shift)
     return np.bincount(group, weights=charged, minlength=group_count).astype(np.int64)
 

@@ -111,3 +111,13 @@ def test_real_packets_follow_the_law(captures: Path, name: str) -> None:
     assert small
     for group in small:
         assert np.isclose(group.engine_ns, group.law_ns, rtol=0.1), group
+
+
+def test_hostile_engine_numbers_are_survived() -> None:
+    profile = timeline((0, 100), instructions=[("PE", 0, 100)], packets=[(i, i + 1, 512) for i in range(4)])
+    assert profile.dma_packets is not None
+    columns = {name: profile.dma_packets[name] for name in profile.dma_packets.column_names}
+    table = make_table("dma_packets", columns | {"engine_idx": [-32_768, 32_767, None, 64]})
+    core = first_core(dataclasses.replace(profile, dma_packets=table))
+    assert core.engines is not None and sum(group.packet_count for group in core.engines) == 4
+    assert core.queues[0].dma_engine_count == 3
