@@ -535,7 +535,7 @@ def plain(value: Any) -> Any:
 
 
 def install_stand_ins() -> None:
-    """torch (where it is not installed), boto3 and the like as permissive modules; neuron_dtypes as casts of numpy arrays."""
+    """torch, scipy, boto3 and the like, where they are not installed, as permissive modules; neuron_dtypes as casts of numpy arrays."""
     import ml_dtypes
     import numpy as np
 
@@ -549,8 +549,8 @@ def install_stand_ins() -> None:
             return None
 
     loader = StandInLoader()
-    stand_ins = STAND_IN_MODULES - {"pytest", "_pytest", "packaging"} | {"allpairspy", "pytest_html", "debugpy"}
-    stand_ins -= {"torch", "functorch", "sympy", "networkx"} if importlib.util.find_spec("torch") else set()
+    wanted = STAND_IN_MODULES | {"allpairspy", "pytest_html", "debugpy"}
+    stand_ins = {name for name in wanted if importlib.util.find_spec(name) is None}
     sys.meta_path.insert(0, Finder())
     dtypes = types.ModuleType("neuron_dtypes")
 
@@ -597,7 +597,9 @@ def install_stand_ins() -> None:
     for name in ("zeros", "empty", "ones"):  # np.zeros(shape, dtype=nl.float8_e4m3fn_x4)
         plain_function = getattr(np, name)
 
-        def made(shape: Any, dtype: Any = float, *args: Any, plain_function: Any = plain_function, **kwargs: Any) -> Any:
+        def made(
+            shape: Any, dtype: Any = float, *args: Any, plain_function: Any = plain_function, **kwargs: Any
+        ) -> Any:
             return plain_function(shape, numpy_type(dtype) if "_x4" in str(dtype) else dtype, *args, **kwargs)
 
         setattr(np, name, made)

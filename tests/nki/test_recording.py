@@ -266,7 +266,19 @@ def test_every_documented_name_is_known() -> None:
     for module, names in (("isa", ISA), ("language", LANGUAGE), ("collectives", COLLECTIVES)):
         assert [name for name in names if (module, name) not in TABLE] == []
     for root in ("nki", "neuronxcc.nki"):
-        language = sys.modules[f"{root}.language"]
+        isa, language = sys.modules[f"{root}.isa"], sys.modules[f"{root}.language"]
+        enums = {
+            "engine.sync",
+            "reduce_cmd.load_reduce",
+            "dge_mode.hwdge",
+            "oob_mode.skip",
+            "matmul_perf_mode.double_row",
+        }
+        enums |= {"nc_version.gen4", "dma_engine.gpsimd_dma"}
+        for name in enums:
+            kind, _, member = name.partition(".")
+            assert getattr(getattr(isa, kind), member).name == member
+        assert isa.vector_engine is isa.engine.vector
         assert [name for name in BESIDE if isinstance(getattr(language, name), UnknownName)] == []
 
 

@@ -266,7 +266,9 @@ def _isa(target: str) -> dict[str, Any]:
             objects.dma_engine,
         )
     }
-    names |= {f"{member.name}_engine": member for member in objects.engine}
+    for member in objects.engine:
+        if member.name != "dma":  # dma_engine is an enum of its own
+            names[f"{member.name}_engine"] = member
     names |= {
         "activation_engine": objects.engine.scalar,
         "pool_engine": objects.engine.gpsimd,
