@@ -46,6 +46,9 @@ BYTES = 256 * 512 * 2
 def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
     """`trnprof ARGUMENTS` in this process, which is twice as fast: kernels have a child process each anyway."""
     monkeypatch.chdir(tmp_path)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
 
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         words = [str(argument) for argument in arguments]
@@ -150,7 +153,9 @@ def test_default_json_stays_under_8_kib_and_its_rest_row_sums(inside: Run, tmp_p
     finished = inside("dma-predict", *arguments, "--format", "json")
     assert len(finished.stdout.encode()) < 8 * 1024
     short = json.loads(finished.stdout)["result"]
-    full = result_of(inside, *arguments, "--full")["result"]
+    spilled = result_of(inside, *arguments, "--full")["result"]
+    assert spilled["lines"] == short["lines"], "a large answer is the short one and the name of a file"
+    full = json.loads(Path(spilled["full"]["path"]).read_text())["result"]
     assert len(full["lines"]) == 120 and full["lines_rest"] is None
     for key in ("dma_count", "descriptor_count", "bytes"):
         shown = sum(line[key] for line in short["lines"]) + short["lines_rest"][key]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,7 +166,15 @@ def dma_predict(
                 answer = _sweep_answer(run, swept, chosen, tree, limits, jobs or None, full, against)
             else:
                 answer = _prediction_answer(run, limits, against, full)
-    return deliver(answer.report, form=form, output=output, force=force, text=answer.text, markdown=answer.markdown)
+    return deliver(
+        answer.report,
+        form=form,
+        output=output,
+        force=force,
+        text=lambda: answer.plain,
+        markdown=lambda: answer.marked,
+        brief=answer.brief,
+    )
 
 
 @dataclass(frozen=True)
@@ -175,12 +184,8 @@ class _Answer:
     report: Report
     plain: str
     marked: str
-
-    def text(self) -> str:
-        return self.plain
-
-    def markdown(self) -> str:
-        return self.marked
+    brief: Callable[[], Report]
+    """The report as it is without --full."""
 
 
 def _bytes(table: object, memory: str) -> int:
@@ -233,18 +238,28 @@ def _sites_answer(tree: ast.Module, path: Path, full: bool) -> _Answer:
     from trnprof.render.kernels import sites_json, sites_markdown, sites_text
 
     sites = find_call_sites(tree)
-    return _Answer(_report(path, sites_json(sites, full=full)), sites_text(sites, path), sites_markdown(sites, path))
+    return _Answer(
+        _report(path, sites_json(sites, full=full)),
+        sites_text(sites, path),
+        sites_markdown(sites, path),
+        lambda: _report(path, sites_json(sites, full=False)),
+    )
 
 
 def _kernels_answer(found: tuple[KernelSource, ...], path: Path, full: bool) -> _Answer:
     from trnprof.render.kernels import kernels_json, kernels_markdown, kernels_text
 
     return _Answer(
-        _report(path, kernels_json(found, path, full=full)), kernels_text(found, path), kernels_markdown(found, path)
+        _report(path, kernels_json(found, path, full=full)),
+        kernels_text(found, path),
+        kernels_markdown(found, path),
+        lambda: _report(path, kernels_json(found, path, full=False)),
     )
 
 
 def _prediction_answer(run: KernelRun, limits: Limits, against: Path | None, full: bool) -> _Answer:
+    import json
+
     from trnprof.nki.guard import predict_guarded
     from trnprof.render.dma_predict import PredictionView, prediction_markdown, prediction_text
     from trnprof.render.dma_predict_json import prediction_json
@@ -254,28 +269,29 @@ def _prediction_answer(run: KernelRun, limits: Limits, against: Path | None, ful
         outcome = predict_guarded(run, limits)
     _show_printed(outcome.printed, outcome.printed_byte_count)
     view = PredictionView(str(run.kernel_file), run.kernel, outcome.prediction)
-    reserved = 0
+    error = None
     extra_text = extra_markdown = ""
-    extra: dict[str, object] = {}
-    if compared is not None and against is not None:
-        import json
-
+    if compared is not None:
         from trnprof.analyzers.prediction_error import compare_prediction
-        from trnprof.render.prediction_error import (
-            prediction_error_json,
-            prediction_error_markdown,
-            prediction_error_text,
-        )
+        from trnprof.render.prediction_error import prediction_error_markdown, prediction_error_text
 
-        profile, anatomy = compared
-        error = compare_prediction(outcome.prediction.predicted, profile, anatomy)
-        extra = {"against": prediction_error_json(error, full=full)}
-        reserved = len(json.dumps(extra, indent=1))
+        error = compare_prediction(outcome.prediction.predicted, *compared)
         extra_text = "\n" + prediction_error_text(error, str(against))
         extra_markdown = "\n" + prediction_error_markdown(error, str(against))
-    result, findings = prediction_json(view, full=full, reserved_bytes=reserved)
-    report = _report(run.kernel_file, result | extra, findings, _hardware_json(run))
-    return _Answer(report, prediction_text(view) + extra_text, prediction_markdown(view) + extra_markdown)
+
+    def report(full: bool) -> Report:
+        from trnprof.render.prediction_error import prediction_error_json
+
+        extra = {} if error is None else {"against": prediction_error_json(error, full=full)}
+        result, findings = prediction_json(view, full=full, reserved_bytes=len(json.dumps(extra)))
+        return _report(run.kernel_file, result | extra, findings, _hardware_json(run))
+
+    return _Answer(
+        report(full),
+        prediction_text(view) + extra_text,
+        prediction_markdown(view) + extra_markdown,
+        lambda: report(False),
+    )
 
 
 def _hardware_json(run: KernelRun) -> dict[str, object]:
@@ -335,10 +351,16 @@ def _sweep_answer(
             on_progress=lambda done, points: bar.update(1),
         )
     file = str(run.kernel_file)
+
+    def report(full: bool) -> Report:
+        result = sweep_json(sweep, kernel=run.kernel, full=full)
+        return _report(run.kernel_file, result, (), _hardware_json(run))
+
     return _Answer(
-        _report(run.kernel_file, sweep_json(sweep, kernel=run.kernel, full=full), (), _hardware_json(run)),
+        report(full),
         sweep_text(sweep, kernel_file=file, kernel=run.kernel),
         sweep_markdown(sweep, kernel_file=file, kernel=run.kernel),
+        lambda: report(False),
     )
 
 
