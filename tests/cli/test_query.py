@@ -60,6 +60,10 @@ def test_large_results_are_cut_where_a_reader_is_a_person_or_an_agent(
     assert len(short) <= 8192
     result = json.loads(short)["result"]
     assert result["row_count"] is None and "--full" in result["see"] and len(result["rows"]) > 100
+    pointed = json.loads(answer(capsys, example, sql, "--format", "json", "--full"))["result"]["full"]
+    whole = json.loads(Path(pointed["path"]).read_text(encoding="utf-8"))["result"]
+    assert whole["row_count"] == len(whole["rows"]) == 2 * 115_125
+    answer(capsys, example, sql, "--format", "parquet", "-o", "-", code=2)
     text = answer(capsys, example, sql).splitlines()
     assert len(text) <= 200 and text[-1].startswith("… more rows")
     target = tmp_path / "rows.csv"

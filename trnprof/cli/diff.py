@@ -37,9 +37,9 @@ EXAMPLES = (
 def diff(
     first: Annotated[
         Path | None,
-        typer.Argument(help="The capture before; a folder is several captures of that side.", metavar="[BEFORE]"),
+        typer.Argument(help="The capture before; a folder is several captures of that side.", metavar="BEFORE"),
     ] = None,
-    second: Annotated[Path | None, typer.Argument(help="The capture after.", metavar="[AFTER]")] = None,
+    second: Annotated[Path | None, typer.Argument(help="The capture after.", metavar="AFTER")] = None,
     before: Annotated[
         list[Path] | None,
         typer.Option("--before", help="A capture before; give it again for several.", show_default=False),

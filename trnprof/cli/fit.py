@@ -32,7 +32,7 @@ EXAMPLES = (
 def fit(
     captures: Annotated[
         list[str],
-        typer.Argument(help="Rows (the batch size) and the capture of a step with that many.", metavar="ROWS=FILE ..."),
+        typer.Argument(help="Rows (the batch size) and the capture of a step with that many.", metavar="ROWS=FILE"),
     ],
     bandwidth: Annotated[
         str, typer.Option(help="HBM bandwidth of a core for the floor: measured, spec, or bytes per second (336e9).")

@@ -13,7 +13,14 @@ from typing import Annotated
 
 import typer
 
-from trnprof.cli.options import STANDARD_OUTPUT, DebugOption, ForceOption, FullOption, OutputOption
+from trnprof.cli.options import (
+    STANDARD_OUTPUT,
+    WHOLE_STANDARD_OUTPUT,
+    DebugOption,
+    ForceOption,
+    FullOption,
+    OutputOption,
+)
 
 EXAMPLES = (
     'trnprof query step.ntff "select opcode, count(*), sum(duration_ns) from instructions group by 1 order by 3 desc"',
@@ -65,14 +72,14 @@ def query(
 
     Columns are the vendor's (Neuron Explorer), times are nanoseconds; duration_ns is end_ts - start_ts.
     """
-    from trnprof.cli.answer import write_output
+    from trnprof.cli.answer import spilled, write_output
     from trnprof.cli.captures import open_captures
     from trnprof.errors import UsageError
     from trnprof.query import run_query
     from trnprof.render import query as render
-    from trnprof.render.envelope import InputFile, Report, envelope_json, sha256_of
+    from trnprof.render.envelope import SPILL_BYTES, InputFile, Report, envelope_json, sha256_of
 
-    if form is QueryFormat.PARQUET and output == STANDARD_OUTPUT:
+    if form is QueryFormat.PARQUET and output in (STANDARD_OUTPUT, WHOLE_STANDARD_OUTPUT):
         raise UsageError("Parquet is no text; name a file with --output")
     opened = open_captures(path, neff=neff)
     if len(opened.captures) != 1:
@@ -101,7 +108,11 @@ def query(
         case QueryFormat.CSV:
             write_output(render.query_csv(result), output, force=force)
         case QueryFormat.JSON:
-            write_output(envelope_json(render.query_report(result, report, full=full)), output, force=force)
+            answer = render.query_report(result, report, full=full)
+            text = envelope_json(answer)
+            if output == STANDARD_OUTPUT and len(text) > SPILL_BYTES:
+                text = spilled(answer, text, lambda: render.query_report(result, report, full=False)) or text
+            write_output(text, output, force=force)
         case QueryFormat.TEXT:
             write_output(render.query_text(result, full=full), output, force=force)
     return 0
