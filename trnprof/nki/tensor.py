@@ -141,7 +141,7 @@ class Tensor:
         fresh = storage.producer is not None
         return (
             place,
-            storage.written,
+            (storage.written, storage.writer, id(storage.values)),
             fresh,
             str(self.dtype),
             shape,

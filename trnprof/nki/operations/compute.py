@@ -10,7 +10,7 @@ from typing import Any
 
 from trnprof.nki.dtypes import DTYPES, DType, as_dtype
 from trnprof.nki.objects import MemoryRegion
-from trnprof.nki.operations.table import Bound, Operation, compute, define, engine_name, op_name
+from trnprof.nki.operations.table import Bound, Operation, compute, define, engine_name
 from trnprof.nki.recorder import Recorder
 from trnprof.nki.recording import DmaRecord, Memory
 from trnprof.nki.tensor import Tensor
@@ -432,5 +432,3 @@ _isa(
     writes="dsts",
     engines=G,
 )
-
-__all__ = ["load_identity", "op_name", "reduced_shape"]
