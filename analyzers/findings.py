@@ -148,7 +148,7 @@ def _small_packets(measured: _Measured, core: CoreDma, account: CoreAnatomy, unc
     count = sum(group.packet_count for group in small)
     total = sum(entry.group.packet_count for entry in core.sizes)
     cost = sum(group.charged_ns for group in small)
-    if 4 * count >= total and _is(cost, 0.02, account):
+    if (4 * count >= total or 4 * cost >= core.data_ns) and _is(cost, 0.02, account):
         moved = sum(group.bytes for group in small)
         saved = max(0, cost - duration_ns(moved, measured.plateau_bytes_per_s))
         yield (

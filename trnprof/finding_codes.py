@@ -37,7 +37,7 @@ _CODES = (
         "DMA packets under 512 B",
         "Every packet costs about 8 ns beside its bytes and every transfer about 0.9 us however small, so small packets "
         "leave most of the bandwidth unused.",
-        "packets under 512 B are a quarter of the data packets, and hold 2 % of the window",
+        "packets under 512 B are a quarter of the data packets, or of the data time, and hold 2 % of the window",
         "data time charged to packets under 512 B",
         "that time less what the same bytes take at the DMA engines' plateau; " + _UNCOVERED,
         "make the contiguous run longer: load more of the free dimension at once, or lay the tensor out so that a "

@@ -212,7 +212,7 @@ def tensor_tables(result: HbmTraffic) -> list[BreakdownTable]:
             )
         hbm, spill = core.hbm, core.spill
         rows: list[Row] = [
-            {"name": name, "bytes": value, "source": "" if hbm is None else f"{hbm.source} ({hbm.kind})"}
+            {"name": name, "bytes": value, "source": "" if hbm is None else f"{hbm.kind}: {hbm.source}"}
             for name, value in (
                 ("read", None if hbm is None else hbm.read_bytes),
                 ("written", None if hbm is None else hbm.write_bytes),
@@ -220,7 +220,7 @@ def tensor_tables(result: HbmTraffic) -> list[BreakdownTable]:
                 ("total", None if hbm is None else hbm.total_bytes()),
             )
         ]
-        origin = "" if spill is None else f"{spill.source} ({spill.kind})"
+        origin = "" if spill is None else f"{spill.kind}: {spill.source}"
         rows.append({"name": "spills saved", "bytes": None if spill is None else spill.save_bytes, "source": origin})
         rows.append(
             {"name": "spills reloaded", "bytes": None if spill is None else spill.reload_bytes, "source": origin}
