@@ -196,7 +196,7 @@ def _start(scratch: str) -> subprocess.Popen[bytes]:
     # Isolated mode drops PYTHONPATH, the user's site folder and the current folder; what trnprof itself was found
     # through is appended, so that a checkout and a user installation work too.
     folders = [str(Path(__file__).resolve().parents[2])]
-    folders += [folder for folder in sys.path if folder and "site-packages" in folder]
+    folders += [folder for folder in sys.path if folder.rstrip("/\\").endswith(("site-packages", "dist-packages"))]
     kept = {name: os.environ[name] for name in ("LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT") if name in os.environ}
     # One thread in numpy's libraries: they map memory for each, and nothing here multiplies matrices.
     threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
