@@ -466,10 +466,10 @@ class Quiet:
         return iter(())
 
 
-def run_case(function: Any, owner: Any, parameters: dict[str, Any], captured: list[tuple[str, Any]]) -> Any:
-    """Let the test make its inputs, then trace the kernel it names."""
-    from trnprof.nki.trace import KernelError, trace
-
+def kernel_arguments(
+    function: Any, owner: Any, parameters: dict[str, Any], platform: str = "TRN2"
+) -> tuple[Any, Manager]:
+    """Let the test make its inputs: the KernelArgs that it hands to the orchestrator. Raises NoInputsError."""
     common = importlib.import_module("test.utils.common_dataclasses")
     manager = Manager()
     given = dict(parameters)
@@ -479,7 +479,7 @@ def run_case(function: Any, owner: Any, parameters: dict[str, Any], captured: li
         if name == "test_manager":
             given[name] = manager
         elif name == "platform_target":
-            given[name] = common.Platforms.TRN2
+            given[name] = common.Platforms[platform]
         elif inspect.signature(function).parameters[name].default is inspect.Parameter.empty:
             given[name] = Quiet()
     target = owner() if owner is not None else None
@@ -493,7 +493,19 @@ def run_case(function: Any, owner: Any, parameters: dict[str, Any], captured: li
         raise NoInputsError(f"{type(error).__name__}: {error}") from error
     if not manager.executed:
         raise NoInputsError("the test runs no kernel")
-    arguments = manager.executed[0]
+    return manager.executed[0], manager
+
+
+def expects_rejection(function: Any, manager: Manager) -> bool:
+    """Does the test mean the kernel to refuse its inputs?"""
+    return manager.expects_rejection or "pytest.raises" in inspect.getsource(function)
+
+
+def run_case(function: Any, owner: Any, parameters: dict[str, Any], captured: list[tuple[str, Any]]) -> Any:
+    """Let the test make its inputs, then trace the kernel it names."""
+    from trnprof.nki.trace import KernelError, trace
+
+    arguments, manager = kernel_arguments(function, owner, parameters)
     kernel = arguments.kernel_func
     captured.append((kernel_name(kernel), kernel))
     inputs = arguments.kernel_input
@@ -504,8 +516,7 @@ def run_case(function: Any, owner: Any, parameters: dict[str, Any], captured: li
     try:
         return trace(kernel, [], names, lnc=arguments.compiler_input.logical_nc_config, target=platform)
     except KernelError as error:
-        expected = manager.expects_rejection or "pytest.raises" in inspect.getsource(function)
-        if expected and error.reason == "assertion":
+        if expects_rejection(function, manager) and error.reason == "assertion":
             raise NoInputsError("the kernel refuses these inputs, as its test expects") from error
         raise
 

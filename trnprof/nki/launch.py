@@ -189,7 +189,7 @@ class Session:
         if len(self.programs) > before and not first.entries:
             return
         self._keep(first, outcome)
-        for ids in _program_ids(grid)[1:]:
+        for ids in program_ids(grid)[1:]:
             recorder = self._recorder(function, ids, grid)
             self._keep(recorder, self._run(recorder, function, args, kwargs))
 
@@ -207,7 +207,7 @@ class Session:
         if generation == 2 and sizes == (2,):
             self.lnc = 2
         outcome: Any = None
-        ids = _program_ids(sizes)
+        ids = program_ids(sizes)
         sampled = _sample(ids)
         for position, (program, stands_for) in enumerate(sampled):
             recorder = self._recorder(function, program, sizes)
@@ -239,7 +239,7 @@ class Session:
             target=self.target,
             exact=self.exact,
             trips=self.trips,
-            boundary=Session._run.__code__,
+            boundary=Session._call.__code__,
         )
         if self.worthwhile_operations is not None:
             recorder.worthwhile_operations = self.worthwhile_operations
@@ -249,11 +249,20 @@ class Session:
         self, recorder: Recorder, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         with recorder:
-            given, named = _Arguments(recorder, self.values).bind(function, args, kwargs)
-            return function(*given, **named)
+            return self._call(recorder, function, args, kwargs)
+
+    def _call(
+        self, recorder: Recorder, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """The kernel on tensors of the open recording."""
+        given, named = self._binder(recorder).bind(function, args, kwargs)
+        return function(*given, **named)
+
+    def _binder(self, recorder: Recorder) -> ArgumentBinder:
+        return ArgumentBinder(recorder, self.values)
 
     def _keep(self, recorder: Recorder, outcome: Any, stands_for: int = 1) -> None:
-        returned = _returned(outcome)
+        returned = returned_tensors(outcome)
         self.programs.append(recorder.finish({tensor.storage.number for tensor in returned}, stands_for=stands_for))
         self.used_trips |= recorder.used_trips
         for key, note in recorder.notes.items():
@@ -282,7 +291,7 @@ class Session:
         return outcome
 
 
-def _program_ids(grid: tuple[int, ...]) -> list[tuple[int, ...]]:
+def program_ids(grid: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Every index of a grid, last dimension fastest; one program for a launch without a grid."""
     ids: list[tuple[int, ...]] = [()]
     for size in grid:
@@ -300,13 +309,13 @@ def _sample(ids: list[tuple[int, ...]]) -> list[tuple[tuple[int, ...], int]]:
     return [(ids[0], 1), (ids[1], len(ids) - 3), (middle, 1), (ids[-1], 1)]
 
 
-def _returned(outcome: Any) -> list[Tensor]:
+def returned_tensors(outcome: Any) -> list[Tensor]:
     if isinstance(outcome, dict):
-        return [tensor for value in outcome.values() for tensor in _returned(value)]
+        return [tensor for value in outcome.values() for tensor in returned_tensors(value)]
     return tensors_in(outcome)
 
 
-class _Arguments:
+class ArgumentBinder:
     """Makes a program's tensors from the caller's specs and arrays."""
 
     def __init__(self, recorder: Recorder, values: Mapping[str, Any]) -> None:

@@ -95,7 +95,7 @@ class KernelRange(metaclass=_RangeType):
         from trnprof.nki.recorder import current_recorder
 
         recorder = self._recorder or current_recorder()
-        if recorder is None or not self._range:
+        if recorder is None or recorder.machine is not None or not self._range:
             return iter(self._range)
         frame = sys._getframe(1)
         if not is_for_statement(frame.f_code, frame.f_lasti):

@@ -170,6 +170,10 @@ def while_loop(init: Any, body_fun: Callable[[Any], Any]) -> None:
     recorder = current_recorder()
     if recorder is None:
         return
+    if recorder.machine is not None:
+        while recorder.machine.integer(init) != 0:
+            init = body_fun(init)
+        return
     for _ in DynamicRange(recorder, (0, VirtualRegister(), 1)):
         body_fun(init)
 
@@ -178,7 +182,10 @@ def _device_print(*args: Any, **kwargs: Any) -> None:
     """nl.device_print reads a tile on the device."""
     recorder = current_recorder()
     tensors = [tensor for value in (*args, *kwargs.values()) for tensor in table.tensors_in(value)]
-    if recorder is not None:
+    if recorder is not None and recorder.machine is not None:
+        for tensor in tensors:
+            print(*[value for value in args if isinstance(value, str)], recorder.machine.bits(tensor))
+    elif recorder is not None:
         fields = {"op": "device_print", "module": "language", "engine": "gpsimd", "engines": ("gpsimd",)}
         recorder.emit(ComputeRecord, fields | {"reads": tuple(recorder.access(tensor) for tensor in tensors)})
 

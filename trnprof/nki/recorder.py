@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from trnprof.nki.storage import Storage
     from trnprof.nki.tensor import Tensor
+    from trnprof.nki.values.machine import Machine
 
 EVENT_LIMIT = 1_000_000
 """Operations one program may record one by one (about 1 KB each); repeated loop bodies count once."""
@@ -86,6 +87,8 @@ class Recorder:
         self.identities: set[int] = set()
         self.used_trips: set[str] = set()
         self.registers = 0
+        self.machine: Machine | None = None
+        """What computes the operations' values, where they are computed and not recorded."""
         self.moving: list[Any] = []
         """[storage, first, last element, steps] of blocked views that watched loops move."""
         self._first_storage: dict[LoopRun, int] = {}

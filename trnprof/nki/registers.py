@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import linecache
+import operator
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,7 @@ class VirtualRegister(NKIObject):
 
     def __mul__(self, other: Any) -> Any:
         if not isinstance(other, int):
-            return self._opaque(other)
+            return _computed(operator.mul, self, other)
         factor = int(other)
         if factor == 0:
             return 0
@@ -74,17 +75,10 @@ class VirtualRegister(NKIObject):
 
     __rmul__ = __mul__
 
-    def _opaque(self, *_: Any) -> VirtualRegister:
-        """Arithmetic that leaves the affine: a new unknown."""
-        return VirtualRegister()
-
-    __floordiv__ = __mod__ = __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = __truediv__ = _opaque
-    __rfloordiv__ = __rmod__ = __lt__ = __le__ = __gt__ = __ge__ = _opaque
-
     __hash__ = object.__hash__
 
     def __eq__(self, other: object) -> Any:
-        return self is other if not isinstance(other, int) else self._opaque()
+        return self is other if not isinstance(other, int) else _computed(operator.eq, self, other)
 
     def __bool__(self) -> bool:
         frame = _user_frame()
@@ -92,6 +86,8 @@ class VirtualRegister(NKIObject):
             condition = while_condition(frame.f_code.co_filename, frame.f_lineno)
             recorder = current_recorder()
             if condition and recorder is not None:
+                if recorder.machine is not None:
+                    return recorder.machine.integer(self) != 0
                 return _while_turn(recorder, frame, condition)
         raise DeviceValueError("a Python condition needs the value of a register")
 
@@ -106,6 +102,35 @@ class VirtualRegister(NKIObject):
     def __nki_state__(self, walker: _Walker) -> Any:
         terms = tuple(sorted((str(walker.storage_token(key)), factor) for key, factor in self.terms.items()))
         return ("register", terms, self.value, self.start)
+
+
+def _computed(function: Callable[[Any, Any], Any], left: Any, right: Any) -> VirtualRegister:
+    """A register for arithmetic that leaves the affine: known where both sides are."""
+    one, other = known_value(left), known_value(right)
+    if one is None or other is None:
+        return VirtualRegister()
+    try:
+        return VirtualRegister(int(function(one, other)))
+    except (ZeroDivisionError, ValueError, OverflowError):
+        return VirtualRegister()
+
+
+def _install_operators() -> None:
+    """The operators that leave the affine."""
+    names = ("floordiv", "mod", "and_", "or_", "xor", "lshift", "rshift", "lt", "le", "gt", "ge")
+    table = {name.rstrip("_"): getattr(operator, name) for name in names}
+    table["truediv"] = operator.floordiv  # registers hold integers
+    for name, function in table.items():
+
+        def forward(self: Any, other: Any, function: Any = function) -> Any:
+            return _computed(function, self, other)
+
+        def backward(self: Any, other: Any, function: Any = function) -> Any:
+            return _computed(function, other, self)
+
+        setattr(VirtualRegister, f"__{name}__", forward)
+        if name not in ("lt", "le", "gt", "ge"):
+            setattr(VirtualRegister, f"__r{name}__", backward)
 
 
 def _user_frame() -> FrameType | None:
@@ -161,6 +186,11 @@ class DynamicRange:
             raise ValueError(f"dynamic_range needs a positive step, got {self.step}")
 
     def __iter__(self) -> Iterator[VirtualRegister]:
+        machine = self.recorder.machine
+        if machine is not None:
+            for value in range(machine.integer(self.start), machine.integer(self.stop), self.step):
+                yield VirtualRegister(value)
+            return
         frame = _user_frame()
         text, variable = "", ""
         if frame is not None:
@@ -187,6 +217,9 @@ def known_value(value: Any) -> int | None:
     if isinstance(value, VirtualRegister):
         return value.value
     return int(value) if isinstance(value, int) else None
+
+
+_install_operators()
 
 
 def _tree(file: str) -> ast.Module | None:

@@ -64,25 +64,31 @@ def trace(
         target=target,
         worthwhile_operations=worthwhile_operations,
     )
-    with install_nki_modules(target), options as session, _ranges_are_loops(kernel):
+    with _ranges_are_loops(kernel):
+        run_session(options, kernel, args, kwargs or {})
+    return Recording(
+        programs=tuple(options.programs),
+        target=target,
+        lnc=options.lnc,
+        exact=exact,
+        notes=tuple(options.notes.values()),
+        outputs=options.outputs,
+    )
+
+
+def run_session(session: Session, kernel: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Launch the kernel, or call the host function that does, in a session. Raises KernelError, with the user's line."""
+    with install_nki_modules(session.target), session:
         try:
             if isinstance(kernel, Kernel):
-                session.launch(kernel.function, kernel.grid, args, kwargs or {}, generation=kernel.generation)
+                session.launch(kernel.function, kernel.grid, args, kwargs, generation=kernel.generation)
             else:
-                session.run_host(kernel, args, kwargs or {})
+                session.run_host(kernel, args, kwargs)
             session.note_unused_trips()
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             raise _kernel_error(error) from error
-    return Recording(
-        programs=tuple(session.programs),
-        target=target,
-        lnc=session.lnc,
-        exact=exact,
-        notes=tuple(session.notes.values()),
-        outputs=session.outputs,
-    )
 
 
 @contextmanager

@@ -60,6 +60,9 @@ def redirect(value: Tensor, target: Tensor, **changes: Any) -> bool:
 def accumulate(target: Tensor, value: Any) -> Tensor:
     """target += value: a matrix product into PSUM accumulates there; anything else is an addition in place."""
     recorder = current_recorder()
+    if recorder is not None and recorder.machine is not None:
+        recorder.machine.add_to(target, value)
+        return target
     if isinstance(value, Tensor) and target.storage.memory is Memory.PSUM and recorder is not None:
         producer = value.storage.producer
         product = producer is not None and producer[0].get("op") in ("nc_matmul", "nc_matmul_mx")

@@ -98,7 +98,7 @@ def _region(bound: Bound, default: MemoryRegion = MemoryRegion.sbuf) -> tuple[Me
     return (default, None) if buffer is None else as_region(buffer)
 
 
-def _allocate(recorder: Recorder, bound: Bound, shape: Any, dtype: Any) -> Tensor:
+def allocate(recorder: Recorder, bound: Bound, shape: Any, dtype: Any) -> Tensor:
     """A storage of the kernel's own."""
     region, placement = _region(bound)
     sizes = tuple(shape) if isinstance(shape, list | tuple) else (shape,)
@@ -122,12 +122,12 @@ def _allocate(recorder: Recorder, bound: Bound, shape: Any, dtype: Any) -> Tenso
 
 
 def _ndarray(recorder: Recorder, operation: Operation, bound: Bound) -> Tensor:
-    return _allocate(recorder, bound, bound["shape"], bound.get("dtype") or "float32")
+    return allocate(recorder, bound, bound["shape"], bound.get("dtype") or "float32")
 
 
 def _filled(recorder: Recorder, operation: Operation, bound: Bound) -> Tensor:
     """Zeros and constants: a memset in SBUF; in PSUM zeros are the first product's overwrite, no instruction."""
-    tensor = _allocate(recorder, bound, bound["shape"], bound.get("dtype") or "float32")
+    tensor = allocate(recorder, bound, bound["shape"], bound.get("dtype") or "float32")
     return _fill(recorder, operation, tensor, bound.get("fill_value", 1 if operation.name == "ones" else 0))
 
 
@@ -143,12 +143,12 @@ def _fill(recorder: Recorder, operation: Operation, tensor: Tensor, value: Any) 
 def _like(recorder: Recorder, operation: Operation, bound: Bound) -> Tensor:
     x = bound["x"]
     given = {**bound, "buffer": bound.get("buffer") or x.buffer}
-    tensor = _allocate(recorder, given, x.shape, bound.get("dtype") or x.dtype)
+    tensor = allocate(recorder, given, x.shape, bound.get("dtype") or x.dtype)
     return tensor if operation.name == "empty_like" else _fill(recorder, operation, tensor, 0)
 
 
 def _random(recorder: Recorder, operation: Operation, bound: Bound) -> Tensor:
-    tensor = _allocate(recorder, bound, bound["shape"], bound.get("dtype") or "float32")
+    tensor = allocate(recorder, bound, bound["shape"], bound.get("dtype") or "float32")
     compute(recorder, operation, {"dst": tensor})
     return tensor
 

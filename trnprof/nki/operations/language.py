@@ -119,14 +119,14 @@ def _elementwise(recorder: Recorder, operation: Operation, bound: Bound) -> Any:
     """Tiles make an instruction; numbers and index tensors are the host's arithmetic."""
     x, y = bound.get("x"), bound.get("y")
     if not isinstance(x, Tensor) and not isinstance(y, Tensor):
-        return _host(operation.name, x, y)
+        return host_value(operation.name, x, y)
     result = compute(recorder, operation, bound)
     if operation.name in COMPARISONS and isinstance(result, Tensor):
         result.predicate = True
     return result
 
 
-def _host(name: str, x: Any, y: Any) -> Any:
+def host_value(name: str, x: Any, y: Any) -> Any:
     """nl.add(1, 2), nl.less(i, n), nl.logical_and(mask, mask)."""
     import operator
 

@@ -182,6 +182,8 @@ def perform(operation: Operation, generation: int, args: tuple[Any, ...], kwargs
     if recorder is None:
         raise OutsideKernelError(f"nki.{operation.module}.{operation.name} was called outside a kernel")
     bound = bind(operation, generation, args, kwargs)
+    if recorder.machine is not None:
+        return recorder.machine.perform(operation, bound)
     if operation.rule is not None:
         operation.rule(recorder, bound)
     if operation.run is not None:
@@ -191,15 +193,12 @@ def perform(operation: Operation, generation: int, args: tuple[Any, ...], kwargs
 
 def compute(recorder: Recorder, operation: Operation, bound: Bound, *, op: str | None = None) -> Any:
     """Record one compute instruction; returns the result tile when the call names no destination."""
+    if recorder.machine is not None:
+        return recorder.machine.perform(operation, bound)
     outcome: Any = INSTRUCTION
     made: Tensor | None = None
     if operation.result is not None and bound.get("dst") is None:
-        shape, dtype, region = operation.result(bound)
-        if bound.get("dtype") is not None:
-            dtype = as_dtype(bound["dtype"])
-        if isinstance(bound.get("buffer"), MemoryRegion):
-            region = bound["buffer"]
-        made = outcome = new_tensor(recorder, shape, dtype, region, name=op or operation.name, kind="result")
+        made = outcome = result_tensor(recorder, operation, bound, op or operation.name)
     mask = bound.get("mask")
     reads = [recorder.access(tensor) for name in operation.reads for tensor in tensors_in(bound.get(name))]
     writes: list[Access] = []
@@ -229,6 +228,17 @@ def compute(recorder: Recorder, operation: Operation, bound: Bound, *, op: str |
     return outcome
 
 
+def result_tensor(recorder: Recorder, operation: Operation, bound: Bound, name: str = "") -> Tensor:
+    """The tile that a call without a destination returns."""
+    assert operation.result is not None
+    shape, dtype, region = operation.result(bound)
+    if bound.get("dtype") is not None:
+        dtype = as_dtype(bound["dtype"])
+    if isinstance(bound.get("buffer"), MemoryRegion):
+        region = bound["buffer"]
+    return new_tensor(recorder, shape, dtype, region, name=name or operation.name, kind="result")
+
+
 def new_tensor(
     recorder: Recorder,
     shape: Any,
@@ -256,7 +266,10 @@ def new_tensor(
         address=address,
     )
     recorder.storages.append(storage)
-    return Tensor(storage, sizes, storage.strides)
+    tensor = Tensor(storage, sizes, storage.strides)
+    if recorder.machine is not None:
+        recorder.machine.world.share(recorder, tensor)
+    return tensor
 
 
 def tensors_in(value: Any) -> list[Tensor]:

@@ -1,0 +1,410 @@
+"""How many kernels of a public repository's checkout compute what that repository's own references say.
+
+    python tests/nki/agreement.py CHECKOUT --path PACKAGES [--cases N] [--timeout S] [--only TEXT] [--jobs N] [--verbose]
+
+CHECKOUT is a clone of aws-neuron/nki-library (each integration test makes the inputs, names the reference function beside
+the kernel, and states the tolerance) or of aws-neuron/nki-samples (the tutorials' own drivers). PACKAGES is a folder of
+installed packages with torch (and scipy), which those references need. Nothing of either repository is kept; every kernel is
+run in a child process with limits.
+
+A kernel agrees if every one of its cases does. A case whose inputs its own test cannot make here is "no inputs": it is
+listed with its reason and not counted. The exit code is 0 if nine in ten kernels with inputs agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import importlib
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+from tests.nki import coverage  # noqa: E402
+from tests.nki.coverage import NoInputsError  # noqa: E402
+
+FILE_TIMEOUT_S = 3600
+GOAL = 0.9
+
+
+class DisagreementError(Exception):
+    """The kernel ran, and its values are not the reference's."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("checkout", type=Path)
+    parser.add_argument("--cases", type=int, default=2, help="parameter sets per test function, small ones first")
+    parser.add_argument("--timeout", type=int, default=180, help="seconds a case may take, its reference included")
+    parser.add_argument("--only", default="", help="only test files or kernels whose name holds this text")
+    parser.add_argument("--function", default="", help="only test functions whose name holds this text")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--path", action="append", default=[], help="folder of installed packages (torch, scipy)")
+    parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--child", default="", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    checkout = options.checkout.resolve()
+    if options.child:
+        sys.path.extend(options.path)
+        return run_child(checkout, options)
+    work = samples(checkout) if coverage.is_samples(checkout) else coverage.library_tests(checkout)
+    work = [item for item in work if options.only in item]
+    if not work:
+        print(f"nothing to run in {checkout}: is it a checkout of nki-library or nki-samples?", file=sys.stderr)
+        return 66
+    started = time.monotonic()
+    with ThreadPoolExecutor(options.jobs) as pool:
+        results = list(pool.map(functools.partial(run_file, options, checkout), work))
+    return report([row for rows in results for row in rows], time.monotonic() - started)
+
+
+def run_file(options: argparse.Namespace, checkout: Path, item: str) -> list[dict[str, Any]]:
+    """Run one child; its results as rows, and one more that says how it died if it did."""
+    with tempfile.NamedTemporaryFile("r", suffix=".jsonl") as results:
+        command = [sys.executable, __file__, str(checkout), "--child", item, "--cases", str(options.cases)]
+        command += ["--timeout", str(options.timeout), "--function", options.function]
+        command += [part for folder in options.path for part in ("--path", folder)]
+        command += ["--verbose"] if options.verbose else []
+        environment = {**os.environ, "AGREEMENT_RESULTS": results.name, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+        try:
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=FILE_TIMEOUT_S)
+            trouble = done.stderr.strip().splitlines()[-1:] if done.returncode else []
+            if options.verbose:
+                sys.stderr.write(done.stderr)
+        except subprocess.TimeoutExpired:
+            trouble = [f"file took more than {FILE_TIMEOUT_S} s"]
+        rows = [json.loads(line) for line in results.read().splitlines()]
+    if trouble or not rows:
+        rows.append({"kernel": item, "case": "", "status": "no inputs", "reason": (trouble or ["no test found"])[0]})
+    print(f"{item}: {dict(Counter(row['status'] for row in rows))}", file=sys.stderr)
+    return rows
+
+
+def report(rows: list[dict[str, Any]], seconds: float) -> int:
+    """The counts, and everything that does not agree with its reason."""
+    kernels: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        if row["status"] != "no inputs":
+            kernels[row["kernel"]].append(row)
+    agreeing = [name for name, cases in kernels.items() if all(case["status"] == "agrees" for case in cases)]
+    cases = [row for row in rows if row["status"] != "no inputs"]
+    passed = [row for row in cases if row["status"] == "agrees"]
+    for status in ("differs", "failed", "no inputs"):
+        grouped = Counter((row["kernel"], row["reason"]) for row in rows if row["status"] == status)
+        for (kernel, reason), count in sorted(grouped.items()):
+            print(f"{status:9} {kernel} ({count}): {reason}")
+    for name in sorted(agreeing):
+        print(f"agrees    {name} ({len(kernels[name])})")
+    print(f"cases   : {len(passed)} of {len(cases)} that had inputs agree ({len(rows) - len(cases)} had none)")
+    share = len(agreeing) / max(len(kernels), 1)
+    print(f"kernels : {len(agreeing)} of {len(kernels)} that had inputs agree ({100 * share:.1f} %), {seconds:.0f} s")
+    return 0 if share >= GOAL else 1
+
+
+# The child.
+
+
+def run_child(checkout: Path, options: argparse.Namespace) -> int:
+    """Run one test file's (or tutorial's) kernels, one JSON line a case into AGREEMENT_RESULTS."""
+    out = Path(os.environ["AGREEMENT_RESULTS"])
+    signal.signal(signal.SIGALRM, _out_of_time)
+    runner = run_sample if coverage.is_samples(checkout) else run_library_file
+    with out.open("w") as results:
+        for row in runner(checkout, options):
+            results.write(json.dumps(row) + "\n")
+            results.flush()
+    return 0
+
+
+def _out_of_time(*_: object) -> None:
+    raise TimeoutError("out of time")
+
+
+def attempt(run: Callable[[], Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Status and reason of one case."""
+    from trnprof.nki.trace import KernelError
+
+    signal.alarm(options.timeout)
+    started = time.monotonic()
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            figures = run()
+        return {"status": "agrees", "reason": "", "figures": figures, "seconds": round(time.monotonic() - started, 2)}
+    except KernelError as error:
+        if options.verbose:
+            traceback.print_exc()
+        cause = error.__cause__
+        if isinstance(cause, NoInputsError):
+            return {"status": "no inputs", "reason": str(cause)}
+        return {"status": "failed", "reason": f"{error.path}: {error.message}"[:400]}
+    except DisagreementError as error:
+        return {"status": "differs", "reason": str(error)[:400]}
+    except NoInputsError as error:
+        if options.verbose:
+            traceback.print_exc()
+        return {"status": "no inputs", "reason": str(error)[:300]}
+    except (Exception, SystemExit) as error:
+        if options.verbose:
+            traceback.print_exc()
+        return {"status": "no inputs", "reason": f"{type(error).__name__}: {error}"[:300]}
+    finally:
+        signal.alarm(0)
+
+
+# aws-neuron/nki-library
+
+
+def run_library_file(checkout: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Every test function of one module, up to `cases` parameter sets each."""
+    from trnprof.nki.modules import install_nki_modules
+
+    item = options.child
+    sys.path[:0] = [str(checkout), str(checkout / "src")]
+    for name in [name for name in sys.modules if name == "test" or name.startswith("test.")]:
+        del sys.modules[name]  # the standard library's own tests
+    with install_nki_modules("trn2"):
+        install_element_types()
+        coverage.install_stand_ins()
+        install_casts()
+        try:
+            module = importlib.import_module(item)
+        except Exception as error:
+            if options.verbose:
+                traceback.print_exc()
+            reason = f"import: {type(error).__name__}: {error}"
+            yield {"kernel": item, "case": "", "status": "no inputs", "reason": reason}
+            return
+        for function, owner in coverage.test_functions(module):
+            if options.function not in function.__name__:
+                continue
+            for label, parameters in coverage.parameter_sets(function, owner, options.cases):
+                captured: list[str] = []
+                outcome: dict[str, Any] = {}
+                for platform in ("TRN2", "TRN3"):
+                    run = functools.partial(run_case, function, owner, parameters, captured, platform)
+                    outcome = attempt(run, options)
+                    if outcome["status"] != "no inputs" or "TRN3" not in outcome["reason"].upper():
+                        break
+                kernel = captured[0] if captured else f"{item.rpartition('.')[2]}::{function.__name__}"
+                yield {"kernel": kernel, "case": f"{function.__name__}[{label}]", **outcome}
+
+
+def run_case(function: Any, owner: Any, parameters: dict[str, Any], captured: list[str], platform: str) -> Any:
+    """Let the test make its inputs, compute the kernel that it names, and compare as the repository does."""
+    import numpy as np
+
+    from trnprof.nki.trace import KernelError
+    from trnprof.nki.values.run import compute
+
+    random.seed(0)
+    np.random.seed(0)
+    arguments, manager = coverage.kernel_arguments(function, owner, parameters, platform)
+    kernel = arguments.kernel_func
+    captured.append(coverage.kernel_name(kernel))
+    ranks = arguments.inference_args.collective_ranks
+
+    def inputs_of(rank: int) -> dict[str, Any]:
+        given = arguments.kernel_input
+        given = given.for_rank(rank) if hasattr(given, "for_rank") else given
+        return {key.removesuffix(".must_alias_input"): own_copy(value) for key, value in (given or {}).items()}
+
+    try:
+        run = compute(
+            kernel,
+            [],
+            inputs_of(0),
+            lnc=arguments.compiler_input.logical_nc_config,
+            target=str(arguments.compiler_input.platform_target.get_compile_target()),
+            ranks=ranks,
+            arguments_of_rank=lambda rank: ([], inputs_of(rank)),
+        )
+    except KernelError as error:
+        if coverage.expects_rejection(function, manager) and error.reason == "assertion":
+            raise NoInputsError("the kernel refuses these inputs, as its test expects") from error
+        raise
+    return compare_library(arguments, run)
+
+
+def own_copy(value: Any) -> Any:
+    """Arrays that the run may write without changing what the reference gets."""
+    import numpy as np
+
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if type(value) in (list, tuple):
+        return type(value)([own_copy(item) for item in value])
+    if hasattr(value, "detach") and hasattr(value, "numpy"):  # a torch tensor
+        return value.detach().float().numpy() if "bfloat16" in str(value.dtype) else value.detach().numpy().copy()
+    return value
+
+
+def compare_library(arguments: Any, run: Any) -> dict[str, float]:
+    """Each golden output against the kernel's, with the test's tolerance and the repository's own comparison."""
+    params = arguments.validation_args
+    if params is None:
+        raise NoInputsError("the test validates nothing")
+    golden = params.golden_output
+    figures: dict[str, float] = {}
+    for rank in range(len(run.outputs)):
+        if hasattr(golden, "for_rank"):
+            expected = golden.for_rank(rank)
+        elif hasattr(golden, "golden"):
+            expected = golden.golden
+        else:
+            expected = golden
+        if expected is None:
+            raise NoInputsError("the test validates nothing")
+        if rank and not hasattr(golden, "for_rank"):
+            break
+        for name, wanted in expected.items():
+            figures[f"rank{rank}:{name}"] = compare_one(
+                name, output_named(name, list(expected), run.outputs[rank]), wanted, params
+            )
+    return figures
+
+
+def output_named(name: str, names: list[str], outputs: Any) -> Any:
+    """The kernel's output of a name; by position where the names are not the kernel's."""
+    found = [output for output in outputs if output.name == name]
+    if found:
+        return found[0]
+    returned = [output for output in outputs if not output.is_argument] or list(outputs)
+    position = names.index(name)
+    if position >= len(returned):
+        raise DisagreementError(f"no output {name}; the kernel returned {[output.name for output in outputs]}")
+    return returned[position]
+
+
+def compare_one(name: str, output: Any, wanted: Any, params: Any) -> float:
+    """Largest difference relative to the reference's largest magnitude. Raises DisagreementError."""
+    import numpy as np
+
+    comparators = importlib.import_module("test.integration.nkilib.utils.comparators")
+    actual = output.array
+    if hasattr(wanted, "validator"):
+        log = io.StringIO()
+        raw = np.ascontiguousarray(actual).view(np.uint8).reshape(-1)
+        if not wanted.validator(log).validate(raw):
+            raise DisagreementError(
+                f"{name}: its test's own validator refuses it: {' '.join(log.getvalue().split())[-200:]}"
+            )
+        return 0.0
+    wanted = np.asarray(wanted)
+    left, right = as_float(actual), as_float(wanted)
+    if left.shape != right.shape:
+        if left.size != right.size:
+            raise DisagreementError(f"{name}: shape {left.shape} against the reference's {right.shape}")
+        left = left.reshape(right.shape)
+    rtol, atol = params.relative_accuracy, params.absolute_accuracy
+    scale = float(np.max(np.abs(right), initial=0, where=np.isfinite(right))) or 1.0
+    worst = float(np.max(np.abs(left - right), initial=0, where=np.isfinite(left) & np.isfinite(right))) / scale
+    if not comparators.maxAllClose(left, right, rtol, atol):
+        bad = ~(np.abs(left - right) <= atol + rtol * scale) & ~((left == right) | (np.isnan(left) & np.isnan(right)))
+        first = [int(part) for part in np.argwhere(bad)[0]] if bad.any() else []
+        raise DisagreementError(
+            f"{name}: worst {worst:.3g} of the largest value (rtol {rtol:g}, atol {atol:g}); {int(bad.sum())} of {bad.size} "
+            f"differ, first at {first}: {left[tuple(first)] if first else ''} against {right[tuple(first)] if first else ''}; "
+            f"{int(np.isnan(left).sum())} NaN, {output.missing_count} never written"
+        )
+    return worst
+
+
+def as_float(array: Any) -> Any:
+    """float32; packed types as their elements."""
+    import numpy as np
+
+    from trnprof.nki.values.kinds import NUMPY, PACKED, unpacked
+
+    if array.dtype.names:
+        name = array.dtype.names[0]
+        if name in PACKED:
+            parts = unpacked(np.ascontiguousarray(array).view(NUMPY[name]), name)
+            return parts.reshape(*parts.shape[:-2], -1)
+    return array.astype(np.float32)
+
+
+def install_element_types() -> None:
+    """NumPy understands the packed types by name: one field called like the type."""
+    import numpy as np
+
+    for name, kind in (
+        ("float8_e4m3fn_x4", np.uint32),
+        ("float8_e5m2_x4", np.uint32),
+        ("float4_e2m1fn_x4", np.uint16),
+    ):
+        np.sctypeDict[name] = np.dtype([(name, kind)])
+
+
+def install_casts() -> None:
+    """neuron_dtypes.static_cast with values: packed types hold four elements of the last dimension."""
+    import numpy as np
+
+    from trnprof.nki.values.kinds import NUMPY, PACKED, packed, rounded, unpacked
+
+    dtypes = sys.modules["neuron_dtypes"]
+    wanted_type = np.dtype
+
+    def name_of(dtype: Any) -> str:
+        names = getattr(dtype, "names", None)
+        if names:
+            return str(names[0])
+        text = str(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype)
+        return text.rpartition(".")[2]
+
+    def static_cast(array: Any, dtype: Any) -> Any:
+        array = np.asarray(array)
+        name = name_of(dtype)
+        source = array.dtype.names[0] if array.dtype.names else ""
+        if source == name:
+            return array
+        if source in PACKED:
+            parts = unpacked(np.ascontiguousarray(array).view(NUMPY[source]), source)
+            array = parts.reshape(*array.shape[:-1], array.shape[-1] * 4)
+        if name in PACKED:
+            grouped = array.astype(np.float32).reshape(*array.shape[:-1], array.shape[-1] // 4, 4)
+            return packed(grouped, name).view(np.sctypeDict[name])
+        if name in NUMPY:
+            kind = NUMPY[name]
+            if array.dtype == kind:
+                return array
+            if array.dtype.kind in "iu" and kind.kind in "iu":
+                return array.astype(kind)
+            return rounded(array.astype(np.float32), name)
+        return array.astype(wanted_type(dtype))
+
+    dtypes.static_cast = static_cast  # type: ignore[attr-defined]
+
+
+# aws-neuron/nki-samples
+
+
+def samples(checkout: Path) -> list[str]:
+    """The tutorials' kernels with a reference known to sample_cases()."""
+    return [item for item in coverage.samples(checkout) if not item.startswith("?")]
+
+
+def run_sample(checkout: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """One tutorial kernel against what its driver computes with NumPy or torch."""
+    from tests.nki.sample_references import run_sample_case
+
+    item = options.child
+    yield {"kernel": item, "case": "", **attempt(lambda: run_sample_case(checkout, item), options)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
