@@ -72,6 +72,7 @@ def build_app() -> typer.Typer:
         fit,
         info,
         know,
+        mcp,
         nki,
         query,
         schema,
@@ -87,7 +88,7 @@ def build_app() -> typer.Typer:
         help="Where a Trainium step's time goes, what a kernel's DMA traffic will be, and whether a change is faster.",
     )
     app.callback()(_global_options)
-    for module in (anatomy, breakdown, diff, fit, query, dma_predict, info, export, know, schema, demo):
+    for module in (anatomy, breakdown, diff, fit, query, dma_predict, info, export, know, schema, mcp, demo):
         command = getattr(module, module.__name__.rpartition(".")[2])
         # \b keeps the example lines as they are.
         app.command(epilog="\b\nExamples:\n" + "\n".join(f"  {line}" for line in module.EXAMPLES))(command)
