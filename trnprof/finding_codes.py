@@ -61,7 +61,7 @@ _CODES = (
         "packets hold their engines for more than twice what the packet law gives, and that costs 5 % of the window",
         "the share of data time that is beyond the packet law",
         _UNCOVERED,
-        "look at the slow queue (`trnprof breakdown --by queue`): transpose on the tensor engine instead of by DMA, cast on "
+        "look at the slow queue (`trnprof breakdown FILE --by queue`): transpose on the tensor engine instead of by DMA, cast on "
         "an engine, or make the HBM side contiguous",
     ),
     FindingCode(

@@ -13,6 +13,8 @@ _FIELDS = {"name", "description", "license", "compatibility", "metadata", "allow
 _NAME_CHARACTERS, _DESCRIPTION_CHARACTERS, _COMPATIBILITY_CHARACTERS, _BODY_LINES = 64, 1024, 500, 500
 _MAX_FILE_BYTES = 256 * 1024
 _MAX_FILES = 64
+_ACTS_ON_PARSING = {"--install-completion", "--show-completion", "--version"}
+"""Options that do their work while the line is parsed: a skill that is only checked must not install anything."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,7 @@ def command_error(command: str) -> str | None:
 
     words = shlex.split(command.split(" | ")[0])[1:]
     node, name, context = typer.main.get_command(build_app()), "trnprof", None
-    if not words:
+    if not words or _ACTS_ON_PARSING & {word.partition("=")[0] for word in words}:
         return None
     try:
         while True:
