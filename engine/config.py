@@ -176,14 +176,14 @@ class EngineConfig:
     """State slots for the prefix cache, besides those that running requests hold."""
     host_pages: int = 0
     host_snapshots: int = 0
-    prefill_sizes: tuple[int, ...] = (16, 64, 256, 1024)
-    """Tokens of a row in a prefill step."""
+    prefill_sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)
+    """Tokens of a row in a prefill step; powers of two keep padding under half of a step."""
     prefill_rows: tuple[int, ...] = (1, 2, 4)
     prefill_budget: int = 1536
     """rows x size of a prefill step stays within this (the largest single-row size is always allowed): the seed's best
     chunk of accumulated prefills was 1,536 tokens."""
     decode_rows: tuple[int, ...] = (1, 4, 8, 16)
-    contexts: tuple[int, ...] = (512, 2048, 8192)
+    contexts: tuple[int, ...] = (256, 1024, 4096, 8192)
     """Context lengths that a step is compiled for; the last one bounds a request."""
     draft_tokens: int = 0
     """Tokens drafted by the MTP layer before each verification; 0 is no speculation."""

@@ -149,29 +149,36 @@ class TorchRunner:
             for j, (count, slot) in enumerate(row.saves):
                 write[r][j], after[r][j] = slot, count
         pad = shape.rows - len(rows)
-
-        def column(values: list[int], fill: int) -> list[int]:
-            return values + [fill] * pad
-
-        wide = torch.float32
+        # All columns of integers as one tensor: a small tensor costs as much to make as a large one.
+        columns = [
+            [row.start for row in rows] + [0] * pad,
+            [len(row.tokens) for row in rows] + [0] * pad,
+            [row.read_slot for row in rows] + [ZERO_SLOT] * pad,
+            [row.lane for row in rows] + [0] * pad,
+            [row.lane if row.samples else 0 for row in rows] + [0] * pad,
+            [row.following for row in rows] + [0] * pad,
+            [row.request.sampling.seed for row in rows] + [0] * pad,
+            [len(row.request.prompt) + row.request.sampling.min_tokens for row in rows] + [0] * pad,
+        ]
+        starts, lengths, read, lanes, write_lanes, following, seeds, forbid_until = torch.tensor(columns).unbind(0)
+        temperatures = [row.request.sampling.temperature for row in rows] + [0.0] * pad
+        top_p = [row.request.sampling.top_p for row in rows] + [1.0] * pad
         return self.device.send(
             StepInputs(
                 tokens=torch.tensor(tokens),
-                starts=torch.tensor(column([row.start for row in rows], 0)),
-                lengths=torch.tensor(column([len(row.tokens) for row in rows], 0)),
+                starts=starts,
+                lengths=lengths,
                 page_table=torch.tensor(table),
-                read_slots=torch.tensor(column([row.read_slot for row in rows], ZERO_SLOT)),
+                read_slots=read,
                 write_slots=torch.tensor(write),
                 save_after=torch.tensor(after),
-                lanes=torch.tensor(column([row.lane for row in rows], 0)),
-                write_lanes=torch.tensor(column([row.lane if row.samples else 0 for row in rows], 0)),
-                following=torch.tensor(column([row.following for row in rows], 0)),
-                temperature=torch.tensor([row.request.sampling.temperature for row in rows] + [0.0] * pad, dtype=wide),
-                top_p=torch.tensor([row.request.sampling.top_p for row in rows] + [1.0] * pad, dtype=wide),
-                seeds=torch.tensor(column([row.request.sampling.seed for row in rows], 0)),
-                forbid_until=torch.tensor(
-                    column([len(row.request.prompt) + row.request.sampling.min_tokens for row in rows], 0)
-                ),
+                lanes=lanes,
+                write_lanes=write_lanes,
+                following=following,
+                temperature=torch.tensor(temperatures, dtype=torch.float32),
+                top_p=torch.tensor(top_p, dtype=torch.float32),
+                seeds=seeds,
+                forbid_until=forbid_until,
             )
         )
 

@@ -33,8 +33,8 @@ BASE = EngineConfig(
 class Bench:
     """One engine on the memory model."""
 
-    def __init__(self, engine: EngineConfig, *, linear: bool = True, overlap: bool = True) -> None:
-        self.scheduler = Scheduler(engine, model(linear=linear), clock=lambda: 0)
+    def __init__(self, engine: EngineConfig, *, linear: bool = True, overlap: bool = True, context: int = 512) -> None:
+        self.scheduler = Scheduler(engine, model(linear=linear, context=context), clock=lambda: 0)
         self.runner = MemoryRunner(engine, linear=linear)
         self.engine = Engine(self.scheduler, self.runner, overlap=overlap)
         self.requests: list[Request] = []

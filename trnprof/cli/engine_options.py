@@ -33,9 +33,9 @@ DeviceOption = Annotated[str, typer.Option(help="cpu, or neuron (never run on ha
 ThreadsOption = Annotated[int, typer.Option(help="CPU threads of an operation; 0 leaves it to PyTorch.")]
 SeedOption = Annotated[int, typer.Option(help="Seed of random weights and of the workload.")]
 
-PREFILL_SIZES = "16,64,256,1024"
+PREFILL_SIZES = "16,32,64,128,256,512,1024"
 DECODE_ROWS = "1,4,8,16"
-CONTEXTS = "512,2048,8192"
+CONTEXTS = "256,1024,4096,8192"
 
 
 def numbers(text: str, option: str) -> tuple[int, ...]:
