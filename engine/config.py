@@ -247,6 +247,7 @@ def _tiny(name: str, mixers: tuple[Mixer, ...], *, moe: MoeConfig | None = None)
         linear=LinearAttentionConfig(key_heads=4, value_heads=4, key_dim=32, value_dim=32),
         intermediate=384,
         moe=moe,
+        zero_centred_norm=True,
         tied_embeddings=True,
         mtp=True,
         max_context=8192,

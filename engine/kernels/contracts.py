@@ -1,7 +1,8 @@
 """What a kernel promises, and the table of who implements it.
 
-To replace a kernel: write a function with the contract's arguments, register it with `implements(name, backend)`, and
-compare it with the CPU's within `Contract.tolerance`. `trnprof.engine.kernels.nki` is where the NKI ones register.
+To replace a kernel: write a function with the CPU kernel's arguments in its order, register it with
+`implements(name, backend)`, and compare it by `trnprof.engine.kernels.examples.difference` with `Contract.tolerance`.
+The package `trnprof.engine.kernels.nki` is where NKI kernels register themselves when it is imported.
 """
 
 from __future__ import annotations
@@ -115,8 +116,10 @@ class Kernels(SimpleNamespace):
         def __getattr__(self, name: str) -> Callable[..., Any]: ...
 
 
-def load_kernels(backend: str = "cpu", *, replace: Mapping[str, Callable[..., Any]] | None = None) -> Kernels:
-    """The kernels of a backend; what `replace` names is taken from there (a candidate on trial).
+def load_kernels(
+    backend: str = "cpu", *, fallback: str | None = None, replace: Mapping[str, Callable[..., Any]] | None = None
+) -> Kernels:
+    """The kernels of a backend, those that it lacks from `fallback`; what `replace` names is a candidate on trial.
 
     Raises: ToolMissingError if the backend has no kernels here; InconsistencyError for a name without a contract.
     """
@@ -126,7 +129,7 @@ def load_kernels(backend: str = "cpu", *, replace: Mapping[str, Callable[..., An
         importlib.import_module(module)
     chosen: dict[str, Callable[..., Any]] = {}
     for name in CONTRACTS:
-        function = _IMPLEMENTATIONS.get((name, backend))
+        function = _IMPLEMENTATIONS.get((name, backend)) or _IMPLEMENTATIONS.get((name, fallback or backend))
         if function is None:
             raise ToolMissingError(f"the {backend} backend does not implement {name}; use the cpu backend")
         chosen[name] = function

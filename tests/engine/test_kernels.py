@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch", reason="the engine extra is not installed")
 from trnprof.engine.build import open_engine  # noqa: E402
 from trnprof.engine.config import EngineConfig  # noqa: E402
 from trnprof.engine.kernels.contracts import CONTRACTS, Kernels, load_kernels  # noqa: E402
+from trnprof.engine.kernels.examples import difference, example_arguments  # noqa: E402
 from trnprof.engine.kernels.experts import FORMS  # noqa: E402
 from trnprof.engine.request import Request, Sampling  # noqa: E402
 from trnprof.errors import InconsistencyError, ToolMissingError  # noqa: E402
@@ -90,6 +91,30 @@ def test_contract_check_names_the_operand() -> None:
                 "down": torch.zeros(3, 8, 2),
             }
         )
+
+
+@pytest.mark.parametrize("kda", [False, True])
+@pytest.mark.parametrize("name", sorted(load_kernels().__dict__))
+def test_examples_fit_their_contract_and_tell_right_from_wrong(name: str, kda: bool) -> None:
+    """The CPU kernel agrees with itself; one that is a little off, or forgets to write, does not."""
+    kernel = getattr(load_kernels(), name)
+    assert difference(name, kernel, kda=kda) == 0.0
+    checked = Checked(Kernels(**{name: kernel})).wrapped
+    given = example_arguments(name, kda=kda)
+    getattr(checked, name)(*(given[parameter] for parameter in inspect.signature(kernel).parameters))
+
+    def wrong(*arguments: Any) -> Any:
+        result = kernel(*arguments)
+        if isinstance(result, tuple):
+            return (result[0] * 1.001, result[1])
+        return result * 1.001 if result.is_floating_point() else result + 1
+
+    def forgetful(*arguments: Any) -> Any:
+        kept = [argument.clone() if isinstance(argument, torch.Tensor) else argument for argument in arguments]
+        return kernel(*kept)
+
+    assert difference(name, wrong, kda=kda) > CONTRACTS[name].tolerance
+    assert (difference(name, forgetful, kda=kda) > CONTRACTS[name].tolerance) == bool(CONTRACTS[name].written)
 
 
 def test_a_candidate_takes_a_kernels_place() -> None:
