@@ -5,7 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 
-.PHONY: demo test test-all check lint types bench docs clean
+# torch comes first and by itself: a range would take a CUDA build of several GB where an index prefers one.
+TORCH ?= torch==2.13.0
+
+.PHONY: demo test test-all check lint types bench docs engine clean
 
 demo: $(STAMP)
 	$(BIN)/trnprof demo
@@ -15,6 +18,9 @@ test: $(STAMP)
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -q -n $(JOBS)
+
+# The bundled engine and the oracle of its tests; without it those tests are skipped and say so.
+engine: $(VENV)/.engine
 
 check: lint types test
 
@@ -36,6 +42,11 @@ docs: $(STAMP)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info
+
+$(VENV)/.engine: $(STAMP)
+	$(BIN)/python -m pip install --quiet '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --editable '.[dev,engine-test]'
+	touch $@
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("trnprof needs Python 3.11 or newer; run: make PYTHON=python3.11 $(MAKECMDGOALS)" if sys.version_info < (3, 11) else 0)'
