@@ -30,12 +30,10 @@ from trnprof.analyzers.waits import WaitProducer
 from trnprof.errors import InconsistencyError, InputDataError
 from trnprof.events import Events, NameList, events_of
 from trnprof.hardware import Bandwidth
+from trnprof.ordering import END_OF_TIME
 from trnprof.profile import ENGINES, Core, Metadata, Profile, Provenance
 
 __all__ = ["LONGEST_GAP_COUNT", "SHORT_INSTRUCTION_NS", "Gap", "WaitProducer"]
-
-END_OF_TIME = 2**63 - 1
-"""Nothing begins then or later."""
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from trnprof.analyzers.anatomy import Anatomy
 from trnprof.findings import DataQuality, Severity, data_quality
-from trnprof.profile import Profile, codes_of
+from trnprof.profile import UNKNOWN_OPCODE, CaptureIssue, Metadata, Profile, codes_of
 
 _NEEDED_FOR = {
     "instructions": "engine time and waits",
@@ -20,14 +22,42 @@ _NEEDED_FOR = {
 _ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
 
+@dataclass(frozen=True)
+class CaptureFacts:
+    """What a capture's data quality is told from, beside its account."""
+
+    metadata: Metadata
+    issues: tuple[CaptureIssue, ...]
+    row_counts: dict[str, int]
+    """Rows of each table that was captured."""
+    unknown_opcodes: dict[str, int]
+    """Instructions by opcode, of opcodes that no document or capture names."""
+
+
+def capture_facts(profile: Profile) -> CaptureFacts:
+    """The facts of a profile."""
+    unknown = {}
+    if profile.instructions is not None:
+        codes, names = codes_of(profile.instructions["opcode"])
+        counts = np.bincount(codes[codes >= 0], minlength=len(names)).tolist()
+        unknown = {n: count for n, count in zip(names, counts, strict=True) if count and n.startswith(UNKNOWN_OPCODE)}
+    rows = {name: len(table) for name, table in profile.tables() if table is not None}
+    return CaptureFacts(profile.metadata, profile.issues, rows, unknown)
+
+
 def assess_data_quality(profile: Profile, anatomy: Anatomy | None = None) -> tuple[DataQuality, ...]:
     """Every data-quality entry of a capture, worst first: what its reader noted and what its tables and account show.
 
     anatomy: the account of the same profile, where one was made.
     """
-    entries = [data_quality(issue.code, count=issue.count, detail=issue.detail) for issue in profile.issues]
+    return assess_facts(capture_facts(profile), anatomy)
+
+
+def assess_facts(facts: CaptureFacts, anatomy: Anatomy | None = None) -> tuple[DataQuality, ...]:
+    """The same from a capture's facts."""
+    entries = [data_quality(issue.code, count=issue.count, detail=issue.detail) for issue in facts.issues]
     noted = {entry.code for entry in entries}
-    for entry in [*_of_metadata(profile), *_of_tables(profile), *(_of_account(anatomy) if anatomy else ())]:
+    for entry in [*_of_metadata(facts), *_of_tables(facts), *(_of_account(anatomy) if anatomy else ())]:
         if entry.code not in noted:
             entries.append(entry)
     return tuple(sorted(entries, key=lambda entry: (_ORDER[entry.severity], entry.code, entry.message)))
@@ -38,10 +68,10 @@ def is_incomplete(entries: tuple[DataQuality, ...]) -> bool:
     return any(entry.code == "DQ001" for entry in entries)
 
 
-def _of_metadata(profile: Profile) -> list[DataQuality]:
-    metadata, entries = profile.metadata, []
+def _of_metadata(facts: CaptureFacts) -> list[DataQuality]:
+    metadata, entries = facts.metadata, []
     if metadata.dropped_record_count:
-        kept = sum(len(table) for _, table in profile.tables() if table is not None)
+        kept = sum(count for name, count in facts.row_counts.items() if name != "sources")
         lost, total = metadata.dropped_record_count, metadata.dropped_record_count + kept
         detail = f"incomplete ({lost:,} of {total:,} = {100 * lost / total:.1f} % lost)"
         entries.append(data_quality("DQ001", count=lost, detail=detail))
@@ -56,21 +86,18 @@ def _of_metadata(profile: Profile) -> list[DataQuality]:
     return entries
 
 
-def _of_tables(profile: Profile) -> list[DataQuality]:
-    absent = [name for name in _NEEDED_FOR if getattr(profile, name) is None]
-    if profile.dma_packets is None and profile.dma_transfers is not None:
+def _of_tables(facts: CaptureFacts) -> list[DataQuality]:
+    absent = [name for name in _NEEDED_FOR if name not in facts.row_counts]
+    if "dma_packets" in absent and "dma_transfers" in facts.row_counts:
         absent.remove("dma_packets")
     entries = []
     if absent:
         detail = ", ".join(f"{name} (needed for {_NEEDED_FOR[name]})" for name in absent)
         entries.append(data_quality("DQ005", count=len(absent), detail=detail))
-    if profile.instructions is not None:
-        codes, names = codes_of(profile.instructions["opcode"])
-        unknown = [code for code, name in enumerate(names) if name.startswith("OP_0x")]
-        count = int(np.isin(codes, unknown).sum())
-        if count:
-            detail = f"{count:,} instructions of {len(unknown)} opcodes"
-            entries.append(data_quality("DQ006", count=count, detail=detail))
+    count = sum(facts.unknown_opcodes.values())
+    if count:
+        detail = f"{count:,} instructions of {len(facts.unknown_opcodes)} opcodes"
+        entries.append(data_quality("DQ006", count=count, detail=detail))
     return entries
 
 

@@ -73,9 +73,8 @@ class WaitLabels:
         waits = np.argsort(wanted, kind="stable")
         waited = wanted[waits]
         packed = (updates["id"].astype(np.int64) + 1) << 32 | (updates["source"] + 1)
-        for number in np.unique(in_order).tolist():
-            if not 0 <= number < _SEMAPHORE_COUNT:
-                continue
+        known = in_order[slice(*np.searchsorted(in_order, [0, _SEMAPHORE_COUNT]))]
+        for number in np.flatnonzero(np.bincount(known)).tolist():
             own = order[slice(*np.searchsorted(in_order, [number, number + 1]))]
             mine = waits[slice(*np.searchsorted(waited, [number, number + 1]))]
             position = np.searchsorted(updates.start[own], end[mine], side="right") - 1

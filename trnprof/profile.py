@@ -22,6 +22,9 @@ ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
 WAIT_OPCODES = frozenset({"EVENT_SEMAPHORE"})
 """Opcodes that only wait: their intervals are never compute (the vendor leaves them out of active time too)."""
 
+UNKNOWN_OPCODE = "OP_0x"
+"""How the names of opcodes begin that no document or capture names."""
+
 
 class Provenance(StrEnum):
     """Where a profile's numbers come from. No renderer may drop it."""

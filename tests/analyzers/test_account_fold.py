@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from tests.timelines import core_profile
 from trnprof.analyzers import waits
 from trnprof.analyzers.account_fold import TABLES, body_of
-from trnprof.analyzers.anatomy import END_OF_TIME, Anatomy, AnatomyFold, core_events, measure_anatomy
+from trnprof.analyzers.anatomy import Anatomy, AnatomyFold, core_events, measure_anatomy
 from trnprof.analyzers.wait_labels import UNTRACED
 from trnprof.events import Events, NameList
 from trnprof.hardware import Bandwidth
+from trnprof.ordering import END_OF_TIME
 from trnprof.profile import Profile
 
 BANDWIDTH = Bandwidth(10**9, "1 byte a ns", "user")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trnprof.readers.operands import semaphore_numbers, wait_columns
+from trnprof.readers.operands import PREFIX_CHARS, _parse, _parse_one, semaphore_numbers, wait_columns
 
 
 def parse(text: str | None) -> tuple[object, object, object, object]:
@@ -95,3 +96,50 @@ def test_long_hostile_text_takes_no_time() -> None:
     for text in texts:
         parse(text)
     assert time.process_time() - started < 1
+
+
+PIECES = st.sampled_from(
+    [
+        *("S[", "E[", "$S[45]", "]", " (Tensor)", " (a b)", "(", ")", " ", "==", ">=", "<=", "!=", ">", "<", "=", "4"),
+        *(
+            "17",
+            "1" * 18,
+            "1" * 19,
+            "++@",
+            "--@",
+            "+=",
+            "-=",
+            "@complete",
+            "++",
+            "semaphore=8",
+            " sem_increment=16",
+            "x",
+        ),
+        *(
+            "é",
+            "sem_increment=0",
+            "12345",
+            "0",
+            "S",
+            "E",
+            "[",
+            f" ({'n' * 100})",
+            f" ({'n' * 101})",
+            "é" * 60,
+            "z" * 200,
+        ),
+    ]
+)
+
+
+@given(texts=st.lists(st.lists(PIECES, max_size=9).map("".join), min_size=1, max_size=40))
+@settings(max_examples=150, deadline=None)
+def test_the_arithmetic_is_the_regular_expressions(texts: list[str]) -> None:
+    """Texts are parsed on their bytes; what they mean is what the expressions find, one text after the other."""
+    column = pa.array(texts, pa.string()).dictionary_encode()
+    parsed = _parse(column.dictionary)
+    one_by_one = type(parsed)(*(np.full(len(column.dictionary), -1) for _ in range(4)))
+    for place, text in enumerate(column.dictionary.to_pylist()):
+        _parse_one(text[:PREFIX_CHARS], place, one_by_one)
+    for name in ("wait", "condition", "value", "update"):
+        assert getattr(parsed, name).tolist() == getattr(one_by_one, name).tolist()

@@ -88,6 +88,10 @@ class _Rows:
         self._log.add("DQ011", int((self.keep & bad).sum()), f"{self.name}: {why}")
         self.keep[bad] = False
 
+    def reject_nulls(self, values: pa.Array, why: str) -> None:
+        if values.null_count:
+            self.reject(_nulls(values), why)
+
     def note(self, column: str, found: Oddities) -> None:
         count, what = found.describe()
         self._log.add("DQ020", count, f"{self.name}.{column}: {what}")
@@ -131,7 +135,7 @@ def typed_table(
             columns[column] = pa.nulls(0, wanted)
         elif column == "engine":
             columns[column] = _engines(cells.names(values))
-            rows.reject(_nulls(columns[column]), "not on a compute engine")
+            rows.reject_nulls(columns[column], "not on a compute engine")
         elif pa.types.is_dictionary(wanted):
             columns[column] = _named(name, column, values, how, log)
         elif pa.types.is_boolean(wanted):
@@ -150,7 +154,7 @@ def typed_table(
             raise MissingColumnError(name, "pcore_idx")
     for column in spec.required:
         if column != "transfer_bytes":  # a transfer of unknown size is still a transfer
-            rows.reject(_nulls(columns[column]), f"without {column}")
+            rows.reject_nulls(columns[column], f"without {column}")
     if "end_ts" in spec.required:
         rows.reject(_numbers(columns["end_ts"]) < _numbers(columns["start_ts"]), "the end is before the start")
     if "duration" in spec.required:
@@ -191,7 +195,7 @@ def place_on_clock(
     placed = {}
     for name, table in tables.items():
         if not how.own:
-            table = _shifted(table, window.start)
+            table = shifted(table, window.start)
         for position, column in enumerate(table.schema):
             if pa.types.is_dictionary(column.type):
                 table = table.set_column(position, column, cells.canonical_names(table[column.name]))
@@ -233,9 +237,12 @@ def _numeric(
     numbers, found = cells.integers(values, wanted, scales.get(column, cells.UNITY))
     if column in TIMES:
         # Differences of two times must fit 64 bits too.
-        numbers = pc.if_else(_is_sane(numbers), numbers, pa.scalar(None, pa.int64()))
+        extremes = pc.min_max(numbers)
+        if not -MAX_TIME_NS < (extremes["min"].as_py() or 0) <= (extremes["max"].as_py() or 0) < MAX_TIME_NS:
+            numbers = pc.if_else(_is_sane(numbers), numbers, pa.scalar(None, pa.int64()))
         if required:
-            rows.reject(_nulls(numbers) & _had_value(values), "a time that is no finite number")
+            if numbers.null_count:
+                rows.reject(_nulls(numbers) & _had_value(values), "a time that is no finite number")
             found.empty = found.inexact = found.unreadable = 0
     if column in _SPELLED_AS_TEXT:
         found.text = 0
@@ -310,34 +317,55 @@ def _note_odd_packets(columns: dict[str, pa.Array], keep: npt.NDArray[np.bool_],
     instant = _numbers(columns["start_ts"]) == _numbers(columns["end_ts"])
     log.add("DQ017", int((keep & instant).sum()), "dma_packets: start and end are the same")
     if "queue_type" in columns:
-        kinds = columns["queue_type"].cast(pa.string())
-        dynamic = pc.is_in(kinds, pa.array(_DYNAMIC)).to_numpy(zero_copy_only=False)
+        codes, kinds = codes_of(pa.chunked_array([columns["queue_type"]]))
+        dynamic = np.array([*(kind in _DYNAMIC for kind in kinds), False])[codes]
         sized = _numbers(columns["transfer_bytes"]) > 0
         log.add("DQ014", int((keep & dynamic & ~sized).sum()), "dma_packets: dynamic, without a size")
 
 
 def _engines(printed: pa.DictionaryArray) -> pa.DictionaryArray:
     known = [ENGINE_ALIASES.get((name or "").strip().lower()) for name in printed.dictionary.to_pylist()]
-    return pa.array(known, pa.string()).take(printed.indices).dictionary_encode()
+    engine_code = {engine: code for code, engine in enumerate(ENGINES)}
+    # One more entry for null, which code -1 reads.
+    recode = np.array([-1 if engine is None else engine_code[engine] for engine in [*known, None]], np.int32)
+    codes = recode[_codes(printed)]
+    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), pa.array(ENGINES, pa.string()))
+
+
+def _codes(column: pa.DictionaryArray) -> npt.NDArray[np.int32]:
+    """The codes of a name column; -1 is null."""
+    codes = column.indices.fill_null(-1) if column.indices.null_count else column.indices
+    return codes.to_numpy(zero_copy_only=False)
 
 
 def _without_zero_outliers(tables: dict[str, pa.Table], declared: Window | None, log: IssueLog) -> dict[str, pa.Table]:
     """Leave out rows with start 0 and length 0 that lie further from all others than these lie from each other."""
-    zeros = {name: _zero_rows(table) for name, table in tables.items()}
+    zeros = {name: zero_rows(table) for name, table in tables.items()}
     if not any(mask.any() for mask in zeros.values()):
         return tables
     others = {name: table.filter(pa.array(~zeros[name])) for name, table in tables.items()}
-    hull = _hull(others)
-    if hull is None or hull.start <= hull.end - hull.start:
-        return tables
-    if declared is not None and declared.start <= 0 and declared.end >= hull.start:
+    if not is_far_from_zero(_hull(others), declared):
         return tables
     for name, mask in zeros.items():
-        log.add("DQ011", int(mask.sum()), f"{name}: time 0 and no duration, far from all other events")
+        log.add("DQ011", int(mask.sum()), f"{name}: {ZERO_OUTLIER}")
     return others
 
 
-def _zero_rows(table: pa.Table) -> npt.NDArray[np.bool_]:
+ZERO_OUTLIER = "time 0 and no duration, far from all other events"
+
+
+def is_far_from_zero(hull: Window | None, declared: Window | None) -> bool:
+    """Are rows with time 0 no times at all: further from all others than these lie from each other?
+
+    hull: from the first to the last of the other events; declared: the window that the capture states.
+    """
+    if hull is None or hull.start <= hull.end - hull.start:
+        return False
+    return declared is None or declared.start > 0 or declared.end < hull.start
+
+
+def zero_rows(table: pa.Table) -> npt.NDArray[np.bool_]:
+    """Which rows have time 0 and no length; bool [n]."""
     if "start_ts" in table.column_names:
         return (int64_of(table["start_ts"]) == 0) & (int64_of(table["end_ts"]) == 0)
     if "timestamp" not in table.column_names:
@@ -380,7 +408,8 @@ def choose_window(hull: Window | None, declared: Window | None, total_ns: int | 
     return hull
 
 
-def _shifted(table: pa.Table, zero: int) -> pa.Table:
+def shifted(table: pa.Table, zero: int) -> pa.Table:
+    """The table with its times counted from `zero`."""
     if zero:
         for position, column in enumerate(table.schema):
             if column.name in TIMES:
@@ -416,7 +445,7 @@ def _nulls(array: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _numbers(array: pa.Array) -> npt.NDArray[np.int64]:
-    return array.fill_null(0).to_numpy(zero_copy_only=False)
+    return (array.fill_null(0) if array.null_count else array).to_numpy(zero_copy_only=False)
 
 
 def _had_value(raw: RawColumn) -> npt.NDArray[np.bool_]:

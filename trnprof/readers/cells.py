@@ -73,8 +73,10 @@ def integers(
     Null where a cell is null, is no finite number, or does not fit.
     """
     found = Oddities()
-    values, valid = _int64_cells(raw, scale, found)
     wanted = wanted or pa.int64()
+    if isinstance(raw, pa.Array) and scale == UNITY and pa.types.is_signed_integer(raw.type) and _fits(raw, wanted):
+        return raw.cast(wanted), found
+    values, valid = _int64_cells(raw, scale, found)
     if wanted != pa.int64():
         limits = np.iinfo(wanted.to_pandas_dtype())
         fits = (values >= limits.min) & (values <= limits.max)
@@ -128,6 +130,8 @@ def floats(raw: RawColumn) -> pa.Array:
 def cores(raw: RawColumn) -> tuple[pa.Array, Oddities]:
     """The cells as physical core numbers: 1, "1", "sg01" and "/sg01" are core 1; null where a cell names none."""
     if isinstance(raw, pa.Array) and pa.types.is_integer(raw.type):
+        if pa.types.is_signed_integer(raw.type) and _fits(raw, pa.int16(), low=0, high=MAX_CORE):
+            return raw.cast(pa.int16()), Oddities()
         numbers, found = integers(raw)
     else:
         encoded, found = names(raw, empty_is_null=True), Oddities()
@@ -140,6 +144,18 @@ def cores(raw: RawColumn) -> tuple[pa.Array, Oddities]:
     fitting = pc.if_else(known, numbers, pa.scalar(None, pa.int64()))
     found.unreadable += fitting.null_count - numbers.null_count
     return fitting.cast(pa.int16()), found
+
+
+def _fits(raw: pa.Array, wanted: pa.DataType, *, low: int | None = None, high: int | None = None) -> bool:
+    """Do all numbers of an integer column fit the type (and the bounds, where given)?"""
+    if low is None and wanted.bit_width >= raw.type.bit_width:
+        return True
+    limits = np.iinfo(wanted.to_pandas_dtype())
+    extremes = pc.min_max(raw)
+    least, most = extremes["min"].as_py(), extremes["max"].as_py()
+    if least is None:
+        return True
+    return (limits.min if low is None else low) <= least <= most <= (limits.max if high is None else high)
 
 
 def canonical_names(column: pa.Array | pa.ChunkedArray) -> pa.DictionaryArray:

@@ -60,6 +60,21 @@ class ExplorerSource:
     """What trnprof said when it wrote the directory; None: the vendor's."""
     how: Conversion
 
+    def holds(self, name: str) -> bool:
+        """Does the directory have files of the table (that trnprof wrote as such, if it wrote them)?"""
+        return (self.marker is None or name in self.marker.columns) and self.files.holds(VENDOR_TABLES[name].explorer)
+
+    def cores_of_sources(self) -> set[int]:
+        """The physical cores that the table of sources names, which no other reader of batches looks at."""
+        only, found = ("kernel_instruction_name", "pcore_idx"), set()
+        if self.holds("sources"):
+            for file, count, columns in self.files.batches(
+                VENDOR_TABLES["sources"].explorer, self.wanted("sources", only)
+            ):
+                table = self.typed("sources", file, count, columns, IssueLog(), only=only)
+                found |= set(table["pcore_idx"].unique().to_pylist()) if "pcore_idx" in table.column_names else set()
+        return {core for core in found if core is not None}
+
     def wanted(self, name: str, only: Collection[str] | None = None) -> dict[str, tuple[str, ...]]:
         """Profile column -> names under which a file may have it, for every column (or those of `only`) to look for."""
         vendor = VENDOR_TABLES[name]

@@ -20,11 +20,18 @@ class IssueLog:
             details = self._found.setdefault(code, {})
             details[detail] = details.get(detail, 0) + count
 
+    def include(self, other: IssueLog) -> None:
+        """Note everything that another log has, after what this one has."""
+        for code, details in other._found.items():
+            for detail, count in details.items():
+                self.add(code, count, detail)
+
     def issues(self) -> tuple[CaptureIssue, ...]:
         """One issue per code, codes ascending: the total count, and each detail with its own count."""
         issues = []
         for code, details in sorted(self._found.items()):
-            texts = [f"{detail} ({count:,})" for detail, count in list(details.items())[:_MAX_DETAILS]]
+            # Sorted, so that the order in which a capture's rows were looked at never shows.
+            texts = [f"{detail} ({count:,})" for detail, count in sorted(details.items())[:_MAX_DETAILS]]
             if len(details) > _MAX_DETAILS:
                 texts.append(f"and {len(details) - _MAX_DETAILS} more kinds")
             issues.append(CaptureIssue(code, sum(details.values()), "; ".join(texts)))

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
-from enum import Enum
-from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from trnprof.errors import InputDataError
 from trnprof.profile import TABLE_SPECS, Metadata, Profile
 from trnprof.readers.cells import MAX_CORE
+from trnprof.typed_json import from_plain
 
 MARKER_NAME = "trnprof_marker"
 """The column of Explorer's Metadata table, and the top-level list of the legacy JSON, that hold the marker."""
@@ -62,16 +61,16 @@ def read_marker(text: object, *, path: object, format: str, format_version: str 
     try:
         if not isinstance(text, str) or len(text) > _MAX_CHARS:
             raise ValueError("not a text of acceptable length")
-        found = _decode(dict[str, Any], json.loads(text))
+        found = from_plain(dict[str, Any], json.loads(text))
         if found["version"] != _VERSION:
             raise ValueError("version not known")
-        metadata = _decode(Metadata, found["metadata"])
+        metadata = from_plain(Metadata, found["metadata"])
         numbers = [core.core for core in metadata.cores]
         if not numbers or len(set(numbers)) < len(numbers) or not all(0 <= number <= MAX_CORE for number in numbers):
             raise ValueError("cores wrong")
         if any(core.window_end_ts < core.window_start_ts for core in metadata.cores):
             raise ValueError("a window ends before it starts")
-        columns = _decode(dict[str, tuple[str, ...]], found["columns"])
+        columns = from_plain(dict[str, tuple[str, ...]], found["columns"])
         for table, names in columns.items():
             if not set(TABLE_SPECS[table].required) <= set(names) <= set(TABLE_SPECS[table].columns):
                 raise ValueError("list of columns wrong")
@@ -80,36 +79,3 @@ def read_marker(text: object, *, path: object, format: str, format_version: str 
             f"trnprof's own marker ({MARKER_NAME}) is damaged: {str(error)[:80]}; write the file again", path=path
         ) from None
     return Marker(replace(metadata, format=format, format_version=format_version), columns)
-
-
-def _decode(hint: Any, value: Any) -> Any:
-    """`value`, parsed from JSON, as the type that `hint` names.
-
-    Raises: TypeError, ValueError or LookupError where it is none.
-    """
-    origin, arguments = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return value
-    if origin is UnionType:
-        arms = [arm for arm in arguments if (value is None and arm is NoneType) or _suits(arm, value)]
-        if not arms:
-            raise TypeError(f"{type(value).__name__} where it does not belong")
-        return value
-    if origin is tuple:
-        return tuple(_decode(arguments[0], item) for item in _decode(list, value))
-    if origin is dict:
-        return {_decode(str, name): _decode(arguments[1], item) for name, item in _decode(dict, value).items()}
-    if isinstance(hint, type) and is_dataclass(hint):
-        hints, row = get_type_hints(hint), _decode(dict, value)
-        return hint(
-            **{part.name: _decode(hints[part.name], row[part.name]) for part in fields(hint) if part.name in row}
-        )
-    if issubclass(hint, Enum):
-        return hint(value)
-    if not _suits(hint, value):
-        raise TypeError(f"{type(value).__name__} where {hint.__name__} belongs")
-    return value
-
-
-def _suits(kind: type, value: object) -> bool:
-    return type(value) is kind and not (isinstance(value, int) and value.bit_length() > 63)

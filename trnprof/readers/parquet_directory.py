@@ -115,6 +115,21 @@ class ParquetDirectory:
         for place in self.row_groups(table):
             yield from self.group_batches(place, wanted, rows=rows)
 
+    def holds(self, table: str) -> bool:
+        """Does the directory have a file of the table?"""
+        return table in self._parts
+
+    def empty_columns(
+        self, table: str, wanted: Mapping[str, tuple[str, ...]]
+    ) -> Iterator[tuple[Path, dict[str, tuple[str, pa.Array]]]]:
+        """As `columns`, without rows: which columns each file has, and of what type. Raises: as `columns`."""
+        for file in self._files(table):
+            with reading(file):
+                opened, present, bound = _bind(file, wanted)
+                kinds = pa.schema([opened.schema_arrow.field(name) for name in present])
+                arrays = _named_arrays(kinds.empty_table(), bound)
+            yield file, arrays
+
     def row_groups(self, table: str) -> list[RowGroup]:
         """Where the table's rows stand, in order. Raises: as `columns`."""
         places = []

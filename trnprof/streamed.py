@@ -1,0 +1,72 @@
+"""The account of a capture that is read in batches: the reader's batches put through the analyzers' folds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trnprof.analyzers.anatomy import Anatomy, AnatomyFold
+from trnprof.analyzers.data_quality import CaptureFacts
+from trnprof.analyzers.steps import StepAnatomy, StepsFold, StepWindow
+from trnprof.hardware import Bandwidth
+from trnprof.ordering import END_OF_TIME
+from trnprof.readers.explorer_batches import ExplorerBatches
+
+
+@dataclass(frozen=True)
+class StreamedAccount:
+    """What is known of a capture that was read in batches."""
+
+    facts: CaptureFacts
+    anatomy: Anatomy
+    steps: tuple[StepAnatomy, ...]
+    """Of the windows asked for, in their order."""
+
+
+def account_batches(
+    batches: ExplorerBatches, hardware: str, bandwidth: Bandwidth, windows: tuple[StepWindow, ...] = ()
+) -> StreamedAccount:
+    """The account of the whole window, and of the steps in `windows`: exactly what measure_anatomy and measure_steps give.
+
+    Memory is bounded by the size of a batch, not of the capture.
+
+    Raises: what measure_anatomy and ExplorerBatches raise.
+    """
+    metadata = batches.metadata
+    bodies = {}
+    for core in metadata.cores:
+        window = (core.window_start_ts, core.window_end_ts)
+        bodies[core.core] = _clipped(batches.body(core.core), window)
+    whole = AnatomyFold(metadata, hardware, bandwidth, batches.names, bodies, reach_back_ns=batches.longest_wait_ns)
+    steps = None
+    if windows:
+        step_bodies = [
+            {
+                core.core: _clipped(batches.step_body(window.number - 1, core.core), (window.start_ts, window.end_ts))
+                for core in metadata.cores
+            }
+            for window in windows
+        ]
+        steps = StepsFold(
+            metadata,
+            hardware,
+            bandwidth,
+            batches.names,
+            windows,
+            step_bodies,
+            reach_back_ns=batches.longest_wait_ns,
+        )
+    for batch in batches.batches():
+        final = batch.until_ts == END_OF_TIME
+        whole.add(batch.rows, batch.until_ts, final=final)
+        if steps is not None:
+            steps.add(batch.rows, batch.until_ts, final=final)
+    facts = CaptureFacts(metadata, batches.issues(), batches.row_counts(), batches.unknown_opcodes())
+    return StreamedAccount(facts, whole.anatomy(), () if steps is None else steps.steps())
+
+
+def _clipped(body: tuple[int, int] | None, window: tuple[int, int]) -> tuple[int, int]:
+    """A body inside the window; an empty one at its start where there is none."""
+    if body is None:
+        return window[0], window[0]
+    low, high = window
+    return min(max(body[0], low), high), min(max(body[1], low), high)
