@@ -44,7 +44,9 @@ def rules() -> dict[str, Rule]:
     for line in TABLE.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 5 and re.fullmatch(r"[A-Z]+\d{3}", cells[0]):
-            found[cells[0]] = Rule(cells[0], tuple(cells[1].split()), cells[2].strip("`"), cells[3].strip("`"), cells[4])
+            found[cells[0]] = Rule(
+                cells[0], tuple(cells[1].split()), cells[2].strip("`"), cells[3].strip("`"), cells[4]
+            )
     return found
 
 
