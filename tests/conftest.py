@@ -6,6 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Machines are noisy: an example's time decides nothing. In CI the same examples run every time, so that a change is
+# judged by what it changes; elsewhere they are new ones at each run.
+settings.register_profile(
+    "trnprof", deadline=None, derandomize=bool(os.environ.get("CI")), suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("trnprof")
 
 
 @pytest.fixture(scope="session")
