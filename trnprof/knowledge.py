@@ -50,8 +50,8 @@ def all_knowledge() -> tuple[Knowledge, ...]:
 def search_knowledge(query: str) -> tuple[Knowledge, ...]:
     """The entries that the words of `query` point at, the best first; all of them for an empty query.
 
-    A word matches the start of a word. Entries with more of the query's words come first; then those with a word in their
-    id, tags or outcome; then the file's order. Entries with none of them are left out.
+    A word matches the start of a word. Entries with more of the query's words come first; then those with whole words, in
+    their id, tags or outcome; then the file's order. Entries with none of them are left out.
     """
     words = _words(query)
     if not words:
@@ -60,11 +60,18 @@ def search_knowledge(query: str) -> tuple[Knowledge, ...]:
     for place, entry in enumerate(all_knowledge()):
         named = _words(" ".join((entry.id, entry.outcome, *entry.tags)))
         other = _words(" ".join((entry.what, entry.where, entry.result, entry.why, *entry.skills)))
-        in_names = sum(any(one.startswith(word) for one in named) for word in words)
-        matched = sum(any(one.startswith(word) for one in named | other) for word in words)
-        if matched:
-            ranked.append((-matched, -in_names, place, entry))
+        scores = [_score(word, named, other) for word in words]
+        if any(scores):
+            ranked.append((-sum(score > 0 for score in scores), -sum(scores), place, entry))
     return tuple(entry for *_, entry in sorted(ranked, key=lambda row: row[:3]))
+
+
+def _score(word: str, named: set[str], other: set[str]) -> int:
+    if word in named:
+        return 4
+    if any(one.startswith(word) for one in named):
+        return 3
+    return 2 if word in other else int(any(one.startswith(word) for one in other))
 
 
 def _words(text: str) -> set[str]:
