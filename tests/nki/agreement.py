@@ -37,13 +37,10 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 from tests.nki import coverage  # noqa: E402
 from tests.nki.coverage import NoInputsError  # noqa: E402
+from tests.nki.sample_references import CONTRIBUTED, DisagreementError, run_sample_case  # noqa: E402
 
 FILE_TIMEOUT_S = 3600
 GOAL = 0.9
-
-
-class DisagreementError(Exception):
-    """The kernel ran, and its values are not the reference's."""
 
 
 def main() -> int:
@@ -394,14 +391,12 @@ def install_casts() -> None:
 
 
 def samples(checkout: Path) -> list[str]:
-    """The tutorials' kernels with a reference known to sample_cases()."""
-    return [item for item in coverage.samples(checkout) if not item.startswith("?")]
+    """The tutorials' kernels, and the contributed ones whose files hold a check of their own."""
+    return [*(item for item in coverage.samples(checkout) if not item.startswith("?")), *CONTRIBUTED]
 
 
 def run_sample(checkout: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """One tutorial kernel against what its driver computes with NumPy or torch."""
-    from tests.nki.sample_references import run_sample_case
-
     item = options.child
     yield {"kernel": item, "case": "", **attempt(lambda: run_sample_case(checkout, item), options)}
 

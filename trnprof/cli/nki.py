@@ -9,7 +9,7 @@ import importlib
 
 import typer
 
-COMMANDS: tuple[str, ...] = ()
+COMMANDS: tuple[str, ...] = ("run",)
 """In the order of the help."""
 
 

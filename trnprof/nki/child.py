@@ -20,6 +20,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -99,6 +100,7 @@ class _Session:
 
         request = self.request
         task = importlib.import_module(f"trnprof.nki.{request['task']}")
+        frameworks = task.prepare(request["settings"]) if hasattr(task, "prepare") else None
         values = {name: _load_values(name, path) for name, path in request["values"].items()}
         with install_nki_modules(request["target"]):
             self.loader = KernelLoader(
@@ -112,17 +114,25 @@ class _Session:
             kernel = find_callable(module, request["kernel"])
             positional: list[Any] = []
             keywords: dict[str, Any] = {}
+            of_rank: Callable[[int], tuple[list[Any], dict[str, Any]]] | None = None
             if request["inputs_file"]:
                 self.stage = "building the inputs"
                 path = Path(request["inputs_file"])
-                positional, keywords = arguments_of(_call_inputs(self.loader.load_beside(path), path), path)
+                inputs_module = self.loader.load_beside(path)
+                positional, keywords = arguments_of(_call_inputs(inputs_module, path), path)
+                if _takes_rank(inputs_module):
+                    of_rank = partial(_arguments_of_rank, inputs_module, path)
             keywords |= {
                 name: TensorSpec(tuple(shape), dtype, name) for name, (shape, dtype) in request["tensors"].items()
             }
             keywords |= {name: resolve_argument(text, vars(module)) for name, text in request["arguments"].items()}
+            if hasattr(task, "arguments"):
+                keywords = task.arguments(keywords, request["settings"])
             _check_arguments(kernel, request["kernel"], positional, keywords)
             self.stage = "running"
-            call = KernelCall(kernel, positional, keywords, request, values, self.loader, self._enter)
+            call = KernelCall(
+                kernel, positional, keywords, request, values, self.loader, frameworks, of_rank, self._enter
+            )
             document: dict[str, Any] = task.perform(call)
         return document
 
@@ -333,18 +343,37 @@ def _load_values(name: str, path: str) -> Any:
     return array
 
 
-def _call_inputs(module: Any, path: Path) -> Any:
-    """What the inputs file's function returns: `inputs`, or the only function the file defines."""
+def _takes_rank(module: Any) -> bool:
+    """Does the inputs file's function have a parameter, the rank?"""
+    import inspect
+
+    return bool(inspect.signature(_inputs_function(module, Path("inputs"))).parameters)
+
+
+def _arguments_of_rank(module: Any, path: Path, rank: int) -> tuple[list[Any], dict[str, Any]]:
+    from trnprof.nki.inputs import arguments_of
+
+    return arguments_of(_call_inputs(module, path, rank), path)
+
+
+def _call_inputs(module: Any, path: Path, rank: int = 0) -> Any:
+    """What the inputs file's function returns."""
+    function = _inputs_function(module, path)
+    return function(rank) if _takes_rank(module) else function()
+
+
+def _inputs_function(module: Any, path: Path) -> Callable[..., Any]:
+    """`inputs`, or the only function the file defines."""
     from trnprof.errors import UsageError
 
-    function: Callable[[], Any] | None = getattr(module, "inputs", None)
+    function: Callable[..., Any] | None = getattr(module, "inputs", None)
     if function is None:
         own = [value for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
         functions = [value for value in own if callable(value) and not isinstance(value, type)]
         function = functions[0] if len(functions) == 1 else None
     if not callable(function):
         raise UsageError(f"{path.name}: define a function inputs() that returns the kernel's arguments")
-    return function()
+    return function
 
 
 def _check_arguments(kernel: Any, name: str, positional: list[Any], keywords: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ Code of the kernel is compiled under relative file names (loader.py), which tell
 
 from __future__ import annotations
 
+import sys
 import traceback
 from pathlib import Path
 from types import FrameType
@@ -70,11 +71,20 @@ def describe_overflow(frame: FrameType | None, *, limits: dict[str, Any]) -> dic
 
 
 def _standing_at(frame: FrameType | None) -> tuple[str | None, int | None, str, str]:
-    while frame is not None and not is_user_code(frame.f_code.co_filename):
-        frame = frame.f_back
+    frame = _users_frame(frame)
+    if frame is None:  # the programs of a pair run in threads of their own, all but one waiting
+        running = [one for one in sys._current_frames().values() if Path(one.f_code.co_filename).name != "threading.py"]
+        frame = next((found for found in map(_users_frame, running) if found is not None), None)
     return (
         (None, None, "", "") if frame is None else (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, "")
     )
+
+
+def _users_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of the kernel's files."""
+    while frame is not None and not is_user_code(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
 
 
 def _too_much_printed(limits: dict[str, Any]) -> str:

@@ -26,11 +26,15 @@ class KernelCall:
     values: dict[str, Any]
     """Contents of integer input tensors, by parameter."""
     loader: KernelLoader
+    frameworks: Any
+    """What the task's prepare() returned, where it has one: called before the child closes its doors."""
+    arguments_of_rank: Callable[[int], tuple[list[Any], dict[str, Any]]] | None
+    """The arguments of another rank, where the inputs file's function takes the rank."""
     enter: Callable[[str], None]
     """Says what the child is doing from here on ("counting"), for the message of a failure or a time-out."""
 
-    def record(self) -> Recording:
-        """Run the kernel on tensors without values."""
+    def record(self, *, exact: bool | None = None) -> Recording:
+        """Run the kernel on tensors without values; every loop iteration if `exact` (None: as the request says)."""
         from trnprof.nki.trace import trace
 
         request = self.request
@@ -40,7 +44,7 @@ class KernelCall:
             self.keywords,
             lnc=request["lnc"],
             grid=request["grid"],
-            exact=request["exact"],
+            exact=request["exact"] if exact is None else exact,
             trips=request["trips"],
             values=self.values,
             target=request["target"],

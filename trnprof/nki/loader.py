@@ -25,7 +25,8 @@ import importlib.util
 import linecache
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,18 @@ class KernelLoader:
         sys.dont_write_bytecode = True
         forget_loaded(STAND_IN_MODULES - set(sys.stdlib_module_names))
         sys.meta_path.insert(0, self._finder)
+
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """While open, imports go by Python's own rules, with the folders of the user's files on the path."""
+        sys.meta_path.remove(self._finder)
+        added = [str(folder) for folder in self.roots if str(folder) not in sys.path]
+        sys.path[:0] = added
+        try:
+            yield
+        finally:
+            sys.path[:] = [entry for entry in sys.path if entry not in added]
+            sys.meta_path.insert(0, self._finder)
 
     def load(self) -> types.ModuleType:
         """The kernel file as a module, its module-level code run."""

@@ -23,7 +23,8 @@ class KernelError(InputDataError):
     """The kernel could not be run to its end: the message names the user's line, what happened and what to do."""
 
     def __init__(self, message: str, *, reason: str, site: Site | None = None) -> None:
-        """`reason` is a stable word: assertion, device-value, unsupported, limit, exception."""
+        """`reason` is a stable word: assertion, device-value, unsupported, limit, exception; of values also
+        hardware-limit, out-of-bounds, shape-mismatch, deadlock."""
         super().__init__(message, path=site.file if site else None)
         self.reason = reason
         self.site = site
@@ -132,6 +133,8 @@ def _kernel_error(error: BaseException) -> KernelError:
         return KernelError(f"{where}{type(error).__name__}: {what}", reason="limit", site=site)
     if isinstance(error, OutsideKernelError):
         return KernelError(f"{where}{what}", reason="unsupported", site=site)
+    if isinstance(getattr(error, "reason", None), str):  # errors of trnprof.nki.values say what they are
+        return KernelError(f"{where}{what}", reason=error.reason, site=site)  # type: ignore[attr-defined]
     return KernelError(f"{where}{type(error).__name__}: {what}", reason="exception", site=site)
 
 

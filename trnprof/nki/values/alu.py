@@ -130,6 +130,8 @@ COMMUTES = frozenset({"add", "multiply", "maximum", "minimum", "logical_and", "l
 class UnknownOperatorError(ValueError):
     """An op argument that no engine has."""
 
+    reason = "unsupported"
+
 
 def is_bitwise(name: str) -> bool:
     """Does it treat its operands as bit patterns?"""

@@ -19,6 +19,8 @@ from trnprof.nki.values.kinds import NUMPY, UNWRITTEN_INTEGER, dtype_of, is_real
 class OutOfBoundsError(IndexError):
     """An access reaches beyond its storage."""
 
+    reason = "out-of-bounds"
+
 
 class Cells:
     """The elements of one storage, row major as Storage.strides counts them.

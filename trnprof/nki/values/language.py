@@ -25,7 +25,7 @@ from trnprof.nki.values import alu, kinds
 from trnprof.nki.values.activations import activate
 from trnprof.nki.values.elementwise import combine, copy, put_integers
 from trnprof.nki.values.machine import Machine
-from trnprof.nki.values.products import deliver, nc_transpose
+from trnprof.nki.values.products import nc_transpose
 from trnprof.nki.values.random import drop
 from trnprof.nki.values.reductions import reduced
 from trnprof.nki.values.registry import evaluation
@@ -161,7 +161,7 @@ def matmul(machine: Machine, operation: Operation, bound: Bound) -> Tensor:
     product = rows.T @ right.reshape(right.shape[0], -1)
     shape = (rows.shape[1], *y.shape[1:])
     result = new_tensor(machine.recorder, shape, DTYPES["float32"], MemoryRegion.psum, name="matmul", kind="result")
-    deliver(machine, result, product, False, bound.get("mask"))
+    machine.deliver(result, product, False, bound.get("mask"))
     return result
 
 

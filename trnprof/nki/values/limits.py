@@ -31,6 +31,8 @@ MATMUL_TYPES = frozenset(
 class HardwareLimitError(ValueError):
     """The instruction asks for what the hardware does not do."""
 
+    reason = "hardware-limit"
+
 
 class Limits:
     """Checks for one program."""

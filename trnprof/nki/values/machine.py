@@ -32,6 +32,8 @@ VECTOR, SCALAR = "vector", "scalar"
 class ShapeMismatchError(ValueError):
     """Operands whose element counts do not fit each other."""
 
+    reason = "shape-mismatch"
+
 
 class Machine:
     """The values of one program."""
@@ -228,12 +230,35 @@ class Machine:
             array = array.astype(self.work)
         self.put(tensor, array, mask)
 
+    def deliver(self, dst: Tensor, product: np.ndarray, accumulate: bool | None, mask: Any = None) -> None:
+        """A product to PSUM: over what is there, onto it, or (None) onto what earlier instructions have written."""
+        product = self.fitted(product, dst.shape)
+        if accumulate is None:
+            accumulate, product = self._onto_written(dst, product)
+        if accumulate:
+            product = self.number(dst) + product
+        self.write(dst, product, mask)
+
+    def _onto_written(self, dst: Tensor, product: np.ndarray) -> tuple[bool, np.ndarray]:
+        """(is what remains an addition?, the product with what is already added where only some elements were written)."""
+        cells = self.cells(dst.storage)
+        if cells.is_untouched:
+            return False, product
+        if cells.missing is None or dst.offsets is not None or dst.indirection is not None:
+            return True, product
+        missing = np.asarray(cells.missing_at(dst.dtype, dst.shape, dst.strides, dst.offset).any(-1))
+        if not missing.any():
+            return True, product
+        if not missing.all():
+            before = self.widened(cells.load(dst.dtype, dst.shape, dst.strides, dst.offset), dst.dtype)
+            product = np.where(missing, product, before + product)
+        return False, product
+
     def add_to(self, target: Tensor, value: Any) -> None:
         """target += value; PSUM that nothing has written takes the value as it is."""
         numbers = self.fitted(self.number(value), target.shape) if isinstance(value, Tensor) else self.number(value)
-        cells = self.cells(target.storage)
-        if cells.is_untouched and target.storage.memory is Memory.PSUM:
-            self.write(target, numbers)
+        if target.storage.memory is Memory.PSUM:
+            self.deliver(target, np.asarray(numbers), None)
         else:
             self.write(target, self.number(target) + numbers)
 

@@ -52,36 +52,12 @@ def nc_matmul(machine: Machine, operation: Operation, bound: Bound, dst: Tensor)
     product = machine.widened(left, stationary.dtype).reshape(rows, -1).T @ machine.widened(
         right, moving.dtype
     ).reshape(rows, -1)
-    deliver(machine, dst, product, _accumulates(bound), bound.get("mask"))
+    machine.deliver(dst, product, _accumulates(bound), bound.get("mask"))
 
 
 def _accumulates(bound: Bound) -> bool | None:
     given = bound.get("accumulate", bound.get("psumAccumulateFlag"))
     return None if given is None else bool(given)
-
-
-def deliver(machine: Machine, dst: Tensor, product: np.ndarray, accumulate: bool | None, mask: Any = None) -> None:
-    """A product to PSUM: over what is there, onto it, or (None) onto what earlier instructions have written."""
-    product = machine.fitted(product, dst.shape)
-    cells = machine.cells(dst.storage)
-    if accumulate is None:
-        if cells.is_untouched:
-            accumulate = False
-        elif cells.missing is None or dst.offsets is not None or dst.indirection is not None:
-            accumulate = True
-        else:
-            missing = cells.missing_at(dst.dtype, dst.shape, dst.strides, dst.offset).any(-1)
-            if missing.all():
-                accumulate = False
-            elif not missing.any():
-                accumulate = True
-            else:
-                before = cells.load(dst.dtype, dst.shape, dst.strides, dst.offset)
-                product = np.where(missing, product, machine.widened(before, dst.dtype) + product)
-                accumulate = False
-    if accumulate:
-        product = machine.number(dst) + product
-    machine.write(dst, product, mask)
 
 
 def _transposed_by_identity(left: np.ndarray, right: np.ndarray) -> np.ndarray | None:
@@ -150,7 +126,7 @@ def nc_matmul_mx(machine: Machine, operation: Operation, bound: Bound, dst: Tens
     left = dequantised(machine, stationary, bound["stationary_scale"])
     right = dequantised(machine, moving, bound["moving_scale"])
     product = np.einsum("pmk,pnk->mn", left, right, optimize=True) if left.size < 4096 else _contracted(left, right)
-    deliver(machine, dst, product.astype(machine.work, copy=False), _accumulates(bound))
+    machine.deliver(dst, product.astype(machine.work, copy=False), _accumulates(bound))
 
 
 def _contracted(left: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -29,6 +29,8 @@ NOT_EVALUATED: dict[tuple[str, str], str] = {
 class NoValuesError(NotImplementedError):
     """The kernel calls an operation that has no values here."""
 
+    reason = "unsupported"
+
 
 def evaluation(module: str, *names: str) -> Callable[[Evaluation], Evaluation]:
     """Register what computes operations of `module`: function(machine, operation, bound) -> returned value."""

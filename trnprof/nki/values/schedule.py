@@ -22,6 +22,8 @@ STACK_BYTES = 64 << 20
 class DeadlockError(RuntimeError):
     """Programs wait for each other and none can go on."""
 
+    reason = "deadlock"
+
 
 class _Abandoned(BaseException):
     """Ends a program because another one failed."""
