@@ -12,6 +12,7 @@ import hmac
 import ipaddress
 import itertools
 import json
+import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -305,11 +306,17 @@ def serve(served: Served, *, host: str, port: int, api_key: str | None = None) -
     import uvicorn
 
     check_exposure(host, api_key)
-    uvicorn.run(
-        make_app(served, api_key=api_key),
-        host=host,
-        port=port,
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=30,
-    )
+    # uvicorn raises the signal that stopped it once more when it is done; what comes after serving still has to run.
+    stopped = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        uvicorn.run(
+            make_app(served, api_key=api_key),
+            host=host,
+            port=port,
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=30,
+        )
+    finally:
+        for number, handler in stopped.items():
+            signal.signal(number, handler)

@@ -141,6 +141,20 @@ def test_preemption_never_changes_an_answer(family: str) -> None:
     assert sum(request.preemptions for request in requests) > 0
 
 
+@pytest.mark.parametrize("family", ["qwen3_5", "kimi_linear"])
+def test_host_memory_never_changes_an_answer(family: str) -> None:
+    """Three prompts are pushed out to host memory by others and brought back: the same answers, from the cache."""
+    config = replace(CONFIG, pages=40, snapshots=0, contexts=(256,), host_pages=200, host_snapshots=20)
+    engine = start(family, config)
+    wanted = [request.answer for request in run(engine, [prompt(100, seed) for seed in range(3)])]
+    run(engine, [prompt(150, seed) for seed in range(10, 14)])
+    again = run(engine, [prompt(100, seed) for seed in range(3)])
+    counters = engine.scheduler.cache.counters
+    assert counters.pages_to_host > 0 and counters.pages_from_host > 0
+    assert [request.cached_tokens for request in again] == [96, 96, 96]
+    assert [request.answer for request in again] == wanted
+
+
 def test_sampling_depends_on_seed_and_position_only() -> None:
     """A seeded request gives the same tokens alone, in a batch, and again; another seed gives others."""
     prompts = [prompt(20, 1)] * 3 + [prompt(30, 2)]
