@@ -77,27 +77,36 @@ class RowSums:
         return dict(zip(ENGINES, self._instructions[row].tolist(), strict=False))
 
     def _add_instructions(self, rows: Events) -> None:
+        if not len(rows):
+            self.hbm_bytes = self.hbm_bytes or ((0, 0) if "hbm_read_bytes" in rows else None)
+            return
         self.instruction_row_count += len(rows)
-        start, end = (np.clip(bound, *self._window) for bound in (rows.start, rows.end))
-        works = ~rows["waits"]
-        for place, chosen in enumerate((None, works, works & (end - start < SHORT_INSTRUCTION_NS))):
-            engines = rows["engine"] if chosen is None else rows["engine"][chosen]
-            self._instructions[place] += np.bincount(engines, minlength=OTHER_ENGINE + 1)
+        start, end = rows.start, rows.end
+        if start.min() < self._window[0] or end.max() > self._window[1]:
+            start, end = (np.clip(bound, *self._window) for bound in (start, end))
+        # Engines that work and engines that wait, counted in one go: the second half of the codes waits.
+        engines = OTHER_ENGINE + 1
+        kind = rows["engine"] + engines * rows["waits"].view(np.uint8)
+        works, waits = np.bincount(kind, minlength=2 * engines).reshape(2, engines)
+        short = np.bincount(kind[end - start < SHORT_INSTRUCTION_NS], minlength=2 * engines)[:engines]
+        self._instructions += np.stack((works + waits, works, short))
         if "hbm_read_bytes" in rows:
-            inside = (start >= self._body[0]) & (end <= self._body[1])
+            moved = [rows["hbm_read_bytes"], rows["hbm_write_bytes"]]
+            if start.min() < self._body[0] or end.max() > self._body[1]:
+                inside = (start >= self._body[0]) & (end <= self._body[1])
+                moved = [column[inside] for column in moved]
             held = self.hbm_bytes or (0, 0)
-            read, written = (int(rows[name][inside].sum()) for name in ("hbm_read_bytes", "hbm_write_bytes"))
-            self.hbm_bytes = (held[0] + read, held[1] + written)
+            self.hbm_bytes = (held[0] + int(moved[0].sum()), held[1] + int(moved[1].sum()))
 
     def _add_packets(self, rows: Events) -> None:
-        data = rows["bytes"][rows["moves_data"]]
+        size, data = rows["bytes"], rows["moves_data"]
+        moved = size * data
         self.packet_count += len(rows)
-        self.packet_bytes += int(rows["bytes"].sum())
-        self.data_packet_count += len(data)
-        self.data_packet_bytes += int(data.sum())
+        self.packet_bytes += int(size.sum())
+        self.data_packet_count += int(np.count_nonzero(data))
+        self.data_packet_bytes += int(moved.sum())
         if "dynamic" in rows:
-            static = int(rows["bytes"][rows["moves_data"] & ~rows["dynamic"]].sum())
-            self.static_packet_bytes = (self.static_packet_bytes or 0) + static
+            self.static_packet_bytes = (self.static_packet_bytes or 0) + int((moved * ~rows["dynamic"]).sum())
 
     def _add_throttle(self, rows: Events) -> None:
         slow = rows.rows(rows["k"] < rows["n"])

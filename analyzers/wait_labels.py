@@ -54,8 +54,9 @@ class WaitLabels:
             return
         semaphore = instructions["updates"]
         rows = np.flatnonzero((semaphore >= 0) & (semaphore < _SEMAPHORE_COUNT))
-        is_dma = np.array([*("DMA" in name for name in self._names.names), False])[instructions["opcode"][rows]]
-        self._updates[semaphore[rows], instructions["engine"][rows], is_dma.view(np.uint8)] = True
+        is_dma = np.array([*("DMA" in name for name in self._names.names), False]).view(np.uint8)
+        place = (semaphore[rows].astype(np.intp) * (OTHER_ENGINE + 1) + instructions["engine"][rows]) * 2
+        self._updates.reshape(-1)[place + is_dma[instructions["opcode"][rows]]] = True
 
     def resolve(self, semaphore: np.ndarray, end: Int64Array, updates: Events | None) -> Int64Array:
         """What ended waits for `semaphore` at `end`: the last update of it by then, packed, or NO_UPDATE; shape [n].

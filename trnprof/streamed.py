@@ -9,6 +9,7 @@ from trnprof.analyzers.data_quality import CaptureFacts
 from trnprof.analyzers.steps import StepAnatomy, StepsFold, StepWindow
 from trnprof.hardware import Bandwidth
 from trnprof.ordering import END_OF_TIME
+from trnprof.prefetch import prefetched
 from trnprof.readers.explorer_batches import ExplorerBatches
 
 
@@ -55,7 +56,7 @@ def account_batches(
             step_bodies,
             reach_back_ns=batches.longest_wait_ns,
         )
-    for batch in batches.batches():
+    for batch in prefetched(batches.batches()):
         final = batch.until_ts == END_OF_TIME
         whole.add(batch.rows, batch.until_ts, final=final)
         if steps is not None:

@@ -25,7 +25,7 @@ MAX_UNPACKED_RATIO = 1000
 BATCH_ROWS = 1 << 18
 """Rows read at once where a table is read in batches: 2 MB a column, near what the processor's caches hold."""
 
-_BUFFER_BYTES = 1 << 17
+_BUFFER_BYTES = 1 << 20
 _ALWAYS_READ_ROWS = 1_000_000
 _ALWAYS_READ_BYTES = 1 << 30
 _SMALL_TABLE_ROWS = 100_000
