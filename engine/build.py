@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trnprof.engine.config import EngineConfig, ModelConfig, load_model_config
+from trnprof.engine.checkpoint_config import load_model_config
+from trnprof.engine.config import EngineConfig, ModelConfig
 from trnprof.engine.tokenizer import ByteTokenizer
 from trnprof.errors import InputDataError, ToolMissingError
 

@@ -115,7 +115,8 @@ def _prompts(rows: int, seed: int) -> list[list[int]]:
 def _ours(model: Any) -> Callable[[list[list[int]], int], None]:
     import torch
 
-    from trnprof.engine.config import EngineConfig, model_config_from_hf
+    from trnprof.engine.checkpoint_config import model_config_from_hf
+    from trnprof.engine.config import EngineConfig
     from trnprof.engine.device import Device
     from trnprof.engine.kernels.contracts import load_kernels
     from trnprof.engine.loop import Engine

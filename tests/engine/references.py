@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trnprof.engine.config import ModelConfig, model_config_from_hf
+from trnprof.engine.checkpoint_config import model_config_from_hf
+from trnprof.engine.config import ModelConfig
 from trnprof.engine.kernels.contracts import load_kernels
 from trnprof.engine.model.caches import ZERO_SLOT, allocate_caches
 from trnprof.engine.model.decoder import Batch, Decoder

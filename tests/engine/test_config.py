@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trnprof.engine.config import EngineConfig, Mixer, ModelConfig, model_config_from_hf, presets
+from trnprof.engine.checkpoint_config import model_config_from_hf
+from trnprof.engine.config import EngineConfig, Mixer, ModelConfig, presets
 from trnprof.engine.protocol import StopFinder
 from trnprof.engine.tokenizer import ByteTokenizer
 from trnprof.errors import InputDataError, UsageError

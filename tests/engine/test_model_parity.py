@@ -78,7 +78,7 @@ def test_saved_checkpoint_is_read(family: str, tmp_path: object) -> None:
     import json
     from pathlib import Path
 
-    from trnprof.engine.config import load_model_config
+    from trnprof.engine.checkpoint_config import load_model_config
     from trnprof.engine.kernels.contracts import load_kernels
     from trnprof.engine.model.decoder import Decoder
     from trnprof.engine.model.weights import load_weights, read_checkpoint

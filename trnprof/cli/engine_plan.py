@@ -47,7 +47,7 @@ def plan(
     Needs no extra: a checkpoint's config.json is enough.
     """
     from trnprof.cli.answer import deliver
-    from trnprof.engine.config import load_model_config
+    from trnprof.engine.checkpoint_config import load_model_config
     from trnprof.engine.shapes import ShapeList
     from trnprof.render.engine_plan import plan_json, plan_markdown, plan_text
     from trnprof.render.envelope import Report
