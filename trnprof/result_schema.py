@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib import resources
 from typing import Any
 
@@ -29,7 +30,8 @@ def schema_of(command: str) -> dict[str, Any]:
     if command == _ENVELOPE:
         return envelope
     result = _read(command)
-    envelope["title"] = f"trnprof {command.replace('skills-', 'skills ')} --format json"
+    words = re.sub(r"^(skills|nki)-", r"\1 ", command)
+    envelope["title"] = f"trnprof {words} --format json"
     envelope["$defs"] |= result.pop("$defs", {})
     envelope["properties"]["schema"] = {"const": f"trnprof.{command}/1"}
     envelope["properties"]["result"] = {"anyOf": [{"type": "null", "description": "With an error."}, result]}

@@ -186,7 +186,7 @@ def check_skill(folder: Path) -> tuple[Problem, ...]:
 def trnprof_lines(markdown: str) -> list[str]:
     """Every `trnprof ...` command of a Markdown text: lines of code blocks (joined over a trailing backslash), code spans.
 
-    A span that only names a command (`trnprof fit`) is a mention and no line to run.
+    A span that only names a command (`trnprof fit`, `trnprof nki run`) is a mention and no line to run.
     """
     commands: list[str] = []
     outside: list[str] = []
@@ -197,7 +197,9 @@ def trnprof_lines(markdown: str) -> list[str]:
         joined = re.sub(r"\\\n\s*", "", part)
         commands += [found[1] for line in joined.splitlines() if (found := re.match(r"\s*(?:\$ )?(trnprof\b.*)", line))]
     for part in outside:
-        commands += re.findall(r"`(trnprof [^`\s]+ [^`\n]+)`", part)
+        spans = re.findall(r"`(trnprof [^`\n]+)`", part)
+        commands += [span for span in spans if not re.fullmatch(r"trnprof (?:(?:nki|engine|skills) )?[\w-]+", span)]
+    commands = [one for command in commands for one in command.split(" && ") if one.startswith("trnprof ")]
     return [re.sub(r"\s+#.*", "", command).rstrip() for command in commands]
 
 

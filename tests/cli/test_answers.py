@@ -24,6 +24,7 @@ from trnprof.writers.explorer_parquet import write_explorer_parquet
 
 Ask = Callable[..., str]
 KERNELS = Path(__file__).parent.parent.parent / "examples/kernels"
+SMALL = ("lhs_t=256x1024:bfloat16", "rhs=256x1024:bfloat16")
 MATMUL = ("lhs_t=4096x4096:bfloat16", "rhs=4096x4096:bfloat16")
 KEYS = [
     "opcode",
@@ -89,6 +90,8 @@ WITHOUT_CAPTURE: list[list[object]] = [
         "--sweep",
         "BLOCK_M=2,4",
     ],
+    ["nki", "run", KERNELS / "matmul_tilings.py", "-k", "row_loads", "-i", SMALL[0], "-i", SMALL[1]],
+    ["nki", "model", KERNELS / "matmul_tilings.py", "-k", "row_loads", "-i", SMALL[0], "-i", SMALL[1], "--lnc", "2"],
     ["know"],
     ["know", "moe"],
     ["know", "nothing-like-it"],

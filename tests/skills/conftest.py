@@ -61,6 +61,8 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.rmtree(folder / name)
         write_explorer_parquet(clean_step(), folder / name)
     write_neff(neffs.small_neff(), folder / "model.neff")
+    (folder / "reference.py").write_text("def matmul(lhs_t, rhs):\n    return lhs_t.T @ rhs\n", encoding="utf-8")
+    shutil.copytree(folder / "before.ntff", folder / "changed", copy_function=os.link)
     (folder / "kernel.py").write_text(ANY_INPUTS_KERNEL, encoding="utf-8")
     return folder
 
