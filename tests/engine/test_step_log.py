@@ -144,8 +144,10 @@ def test_damaged_logs_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
     (folder / "operations.parquet").unlink()
     assert run(["anatomy", str(folder)]) == 65
     assert run(["anatomy", str(folder), "--html", str(tmp_path / "page.html")]) == 2
+    assert run(["info", str(folder)]) == 65
     errors = capsys.readouterr().err.strip().splitlines()
-    assert len(errors) == 4 and all(line.startswith("trnprof: ") for line in errors)
+    assert "trnprof anatomy" in errors[-1]
+    assert len(errors) == 5 and all(line.startswith("trnprof: ") for line in errors)
 
 
 def test_an_empty_run_says_so(tmp_path: Path) -> None:

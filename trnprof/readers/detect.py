@@ -65,6 +65,10 @@ def detect_format(path: Path) -> Format:
 
 
 def _detect_directory(path: Path) -> Format:
+    if (path / "steps.parquet").is_file():
+        raise InputDataError(
+            "the step log of an engine's run on a CPU, no device profile; look at it with `trnprof anatomy`", path=path
+        )
     if any(path.glob("*.parquet")):
         return Format.EXPLORER_PARQUET
     inner = sorted(child for child in path.iterdir() if child.is_dir() and any(child.glob("*.parquet")))
