@@ -123,7 +123,7 @@ def split_front_matter(content: bytes, path: Path) -> tuple[dict[str, str | dict
             inner = {}
             fields[key] = inner
         else:
-            target[key] = value  # type: ignore[assignment]
+            target[key] = value
             inner = inner if indent else None
     return fields, found[2]
 
@@ -177,9 +177,9 @@ def check_skill(folder: Path) -> tuple[Problem, ...]:
             if not inside.is_file() or folder.resolve() not in inside.resolve().parents:
                 wrong(f"link to {target}, which is not in the skill", file)
         for command in trnprof_lines(text):
-            error = command_error(command)
-            if error is not None:
-                wrong(f"`{command}`: {error}", file)
+            complaint = command_error(command)
+            if complaint is not None:
+                wrong(f"`{command}`: {complaint}", file)
     return tuple(problems)
 
 
@@ -229,5 +229,5 @@ def command_error(command: str) -> str | None:
         return None
     except Exception as error:
         if isinstance(error, ClickException):
-            return error.format_message()
+            return str(error.format_message())  # type: ignore[attr-defined]
         raise

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from trnprof.findings import DATA_QUALITY_CODES
 from trnprof.knowledge import all_knowledge, search_knowledge
 from trnprof.nki.hazard_codes import HAZARD_CODES
 from trnprof.skill_library import bundled_skills, check_skill, split_front_matter
+from trnprof.version import __version__
 
 SKILLS = sorted(path.parent for path in (ROOT / "skills").glob("*/SKILL.md"))
 NAMES = {
@@ -123,3 +126,21 @@ def test_front_matter_reads_as_the_reference_does() -> None:
         fields, body = split_front_matter(content, folder / "SKILL.md")
         theirs, their_body = parse_frontmatter(content.decode())
         assert fields == theirs and body.strip() == their_body.strip()
+
+
+def test_an_installed_copy_has_every_file() -> None:
+    """What setuptools is told to package matches each skill file and schema, and nothing else lies there."""
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["package-data"]
+    for folder, package in (("skills", "trnprof.skills"), ("trnprof/schemas", "trnprof.schemas")):
+        packaged = {path for pattern in data[package] for path in (ROOT / folder).glob(pattern)}
+        there = {path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+        assert there - packaged == {ROOT / folder / "__init__.py"}
+    assert "knowledge.toml" in data["trnprof"]
+
+
+def test_plugin_manifests_agree_with_the_package() -> None:
+    plugin = json.loads((ROOT / ".claude-plugin/plugin.json").read_text(encoding="utf-8"))
+    market = json.loads((ROOT / ".claude-plugin/marketplace.json").read_text(encoding="utf-8"))
+    assert (plugin["name"], plugin["version"]) == ("trnprof", __version__)
+    (entry,) = market["plugins"]
+    assert entry["name"] == plugin["name"] and entry["source"] == "./"

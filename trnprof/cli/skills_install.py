@@ -37,7 +37,7 @@ def skills_install(
             show_default=False,
         ),
     ] = None,
-    project: Annotated[Path, typer.Option(help="The project's folder.")] = Path("."),
+    project: Annotated[Path, typer.Option(help="The project's folder.")] = Path(),
     home: Annotated[bool, typer.Option("--home", help="Into your home folder instead of a project.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done and do nothing.")] = False,
     form: FormatOption = OutputFormat.TEXT,

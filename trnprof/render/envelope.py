@@ -66,7 +66,7 @@ ANSWER_BYTES = 8192
 """What an answer as JSON takes by default, for an agent's sake; --full has no bound."""
 
 SPILL_BYTES = 32 * 1024
-"""A JSON answer above this goes to a file, with a pointer to it in the answer (docs/decisions/0004)."""
+"""A JSON answer above this goes to a file, with a pointer to it in the answer (docs/decisions/0006)."""
 
 _INPUTS_SHOWN = 4
 _MESSAGE_CHARACTERS = 320
