@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trnprof.analyzers.collective_calls import CallList, CollectiveCalls
 from trnprof.analyzers.gaps import Gap, GapFold
 from trnprof.analyzers.row_sums import RowSums
 from trnprof.analyzers.state_sweep import (
@@ -55,6 +56,8 @@ class CoreTotals:
     captured: frozenset[str]
     """Which of TABLES were captured."""
     rows: RowSums
+    calls: CollectiveCalls | None
+    """None: there were too many to keep."""
     gap_count: int
     longest_gaps: tuple[Gap, ...]
     wait_producers: tuple[WaitProducer, ...]
@@ -102,6 +105,7 @@ class CoreFold:
         self._gaps = GapFold(window[0], names.names)
         self._waits = WaitFold(names, reach_back_ns=reach_back_ns)
         self._rows = RowSums(window, body)
+        self._calls = CallList(names)
         self._captured: frozenset[str] = frozenset()
 
     def add(self, tables: Tables, until: int, *, final: bool = False) -> Intervals:
@@ -116,9 +120,12 @@ class CoreFold:
         if self._is_step:
             present = inside
         self._rows.see(present)
-        self._rows.add(
-            {n: rows.rows(self._begins_here(rows)) for n, rows in present.items()} if self._is_step else present
+        counted = (
+            {name: rows.rows(self._begins_here(rows)) for name, rows in present.items()} if self._is_step else present
         )
+        self._rows.add(counted)
+        if "collectives" in counted:
+            self._calls.add(counted["collectives"])
         clipped = {name: self._clip(rows) for name, rows in inside.items() if "end" in rows}
         instructions, packets = clipped.get("instructions"), clipped.get("packets", _NO_SPANS)
         working = _NO_SPANS
@@ -145,6 +152,7 @@ class CoreFold:
             time_ns=self._time_ns[states],
             captured=self._captured,
             rows=self._rows,
+            calls=self._calls.calls(),
             gap_count=self._gaps.count,
             longest_gaps=self._gaps.longest,
             wait_producers=self._waits.producers(),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trnprof.analyzers.account_fold import TABLES, CoreFold, CoreTotals, Tables, body_of
+from trnprof.analyzers.collective_calls import CollectiveCalls
 from trnprof.analyzers.gaps import LONGEST_GAP_COUNT, Gap
 from trnprof.analyzers.row_sums import SHORT_INSTRUCTION_NS
 from trnprof.analyzers.state_sweep import (
@@ -175,6 +176,8 @@ class CoreAnatomy:
     """Intervals that reach beyond the window and were counted only inside it."""
     floor_above_work_ns: int
     """By how much bytes ÷ bandwidth exceeds the work; more than 0 is an error (DQ009)."""
+    collective_calls: CollectiveCalls | None = None
+    """None: not captured, or too many to keep."""
 
     @property
     def window_ns(self) -> int:
@@ -368,6 +371,7 @@ def _core_anatomy(metadata: Metadata, core: Core, totals: CoreTotals, bandwidth:
         event_count=rows.event_count,
         clipped_count=rows.clipped_count,
         floor_above_work_ns=above_ns,
+        collective_calls=totals.calls if "collectives" in totals.captured else None,
     )
 
 

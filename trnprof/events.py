@@ -99,7 +99,7 @@ def events_of(name: str, table: pa.Table, names: NameList) -> Events:
     instructions: start, end, engine (index into ENGINES or OTHER_ENGINE), opcode (code), waits; where captured emitted
                   (the compiler's), hbm_read_bytes, hbm_write_bytes, evt_wait_ns, semaphore and updates (-1: none).
     dma_packets, dma_transfers: start, end, bytes, moves_data; of packets where captured dynamic (of a dynamic queue).
-    collectives: start, end, operation (code).  kernels: start, end.
+    collectives: start, end, operation and group (codes; group -1: not captured).  kernels: start, end.
     semaphores:  start; where captured semaphore, id (code), source (code; -1: none).
     throttle:    start, end, k, n.
     """
@@ -157,7 +157,10 @@ def _packets(table: pa.Table, names: NameList) -> Events:
 
 
 def _collectives(table: pa.Table, names: NameList) -> Events:
-    return Events(_spans(table) | {"operation": names.column(table["operation"])})
+    group = np.full(len(table), -1, np.int32)
+    if "replica_group" in table.column_names:
+        group = names.column(table["replica_group"])
+    return Events(_spans(table) | {"operation": names.column(table["operation"]), "group": group})
 
 
 def _kernels(table: pa.Table, names: NameList) -> Events:

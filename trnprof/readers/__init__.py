@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def read_profile(path: Path, *, neff: Path | None = None) -> Profile:
     """The profile in `path`, whatever its format.
 
-    path: an NTFF, a legacy profiler JSON (plain or gzip), a summary JSON or text, or an Explorer Parquet directory.
+    path: an NTFF (of a version that trnprof does not read where the vendor's tool is installed), a legacy profiler JSON (plain or gzip), a summary JSON or text, or an Explorer Parquet directory.
     neff: the NEFF that the capture ran, where it does not lie beside it.
 
     Raises: InputMissingError if there is nothing at `path`; InputDataError if its content is none of the formats, is
@@ -23,8 +23,13 @@ def read_profile(path: Path, *, neff: Path | None = None) -> Profile:
     match detect_format(path):
         case Format.NTFF:
             from trnprof.readers.ntff import read_ntff
+            from trnprof.readers.vendor_tool import converted, unread_version
 
-            return read_ntff(path, neff=neff)
+            version = unread_version(path)
+            if version is None:
+                return read_ntff(path, neff=neff)
+            with converted(path, neff, version) as made:
+                return with_conversion(read_profile(made.path), made.command)
         case Format.EXPLORER_PARQUET:
             from trnprof.readers.explorer_parquet import read_explorer_parquet
 
@@ -45,3 +50,12 @@ def read_profile(path: Path, *, neff: Path | None = None) -> Profile:
                 "or look at the program with `trnprof info`",
                 path=path,
             )
+
+
+def with_conversion(profile: Profile, command: str) -> Profile:
+    """The profile with the note that the vendor's tool converted the capture."""
+    from dataclasses import replace
+
+    from trnprof.profile import CaptureIssue
+
+    return replace(profile, issues=(*profile.issues, CaptureIssue("DQ033", None, command)))

@@ -48,7 +48,7 @@ _NEEDED = {
     ),
     "dma_packets": ("start_ts", "end_ts", "pcore_idx", "transfer_bytes", "queue_type", "is_cc_dma"),
     "dma_transfers": ("start_ts", "end_ts", "pcore_idx", "transfer_bytes", "queue_type"),
-    "collectives": ("start_ts", "end_ts", "pcore_idx", "operation"),
+    "collectives": ("start_ts", "end_ts", "pcore_idx", "operation", "replica_group"),
     "kernels": ("start_ts", "end_ts", "pcore_idx", "name"),
     "semaphores": ("timestamp", "pcore_idx", "id", "value", "semaphore_idx", "update_source"),
     "throttle": ("timestamp", "duration", "k", "n", "pcore_idx"),
