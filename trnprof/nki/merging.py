@@ -33,6 +33,28 @@ def merged_dmas(program: ProgramTrace) -> list[tuple[DmaRecord, int]]:
     return result
 
 
+def merged_groups(program: ProgramTrace) -> list[tuple[DmaRecord, tuple[DmaRecord, ...]]]:
+    """(a record as the device gets it, the records that it joins) of every DMA; a record that stands for several
+    iterations by itself is never joined."""
+    result: list[tuple[DmaRecord, tuple[DmaRecord, ...]]] = []
+    families: dict[tuple[object, ...], list[DmaRecord]] = {}
+    for record in program.dma:
+        if record.execution_count == 1 and _may_merge(record):
+            families.setdefault(_family(record), []).append(record)
+        else:
+            result.append((record, (record,)))
+    for records in families.values():
+        size, step = _group_size(records, len(records))
+        for start in range(0, len(records), size):
+            members = records[start : start + size]
+            if len(members) == 1:
+                result.append((members[0], (members[0],)))
+            else:
+                hbm, _ = _sides(members[0])
+                result.append((_widened(members[0], hbm, step, len(members)), tuple(members)))
+    return result
+
+
 def _may_merge(record: DmaRecord) -> bool:
     return (
         record.op in _MERGEABLE
@@ -65,18 +87,25 @@ def _joined(records: list[DmaRecord]) -> list[tuple[DmaRecord, int]]:
     first = records[0]
     outer = first.execution_count // max(first.loops[-1].count or 1, 1)
     iterations = sum(record.loops[-1].count or 1 for record in records)
-    hbm, chip = _sides(first)
-    step = _even_step(records)
-    partitions = max((count for at, count in chip.pattern if at >= max(chip.partition_elements, 1)), default=1)
-    row_bytes = chip.element_count // max(partitions, 1) * chip.itemsize
-    group = min(iterations, MERGED_BYTES_PER_PARTITION // max(row_bytes, 1))
-    if group < 2 or not step:
+    hbm, _ = _sides(first)
+    group, step = _group_size(records, iterations)
+    if group < 2:
         return [(record, record.execution_count) for record in records]
     whole, rest = divmod(iterations, group)
     result = [(_widened(first, hbm, step, group), whole * outer)]
     if rest:
         result.append((_widened(first, hbm, step, rest) if rest > 1 else first, outer))
     return result
+
+
+def _group_size(records: list[DmaRecord], iterations: int) -> tuple[int, int]:
+    """(iterations that one DMA of a family takes, elements that its HBM side moves between them); (1, 0): none joins."""
+    _, chip = _sides(records[0])
+    step = _even_step(records)
+    partitions = max((count for at, count in chip.pattern if at >= max(chip.partition_elements, 1)), default=1)
+    row_bytes = chip.element_count // max(partitions, 1) * chip.itemsize
+    group = min(iterations, MERGED_BYTES_PER_PARTITION // max(row_bytes, 1))
+    return (1, 0) if group < 2 or not step else (group, step)
 
 
 def _sides(record: DmaRecord) -> tuple[Access, Access]:
