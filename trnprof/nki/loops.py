@@ -15,6 +15,7 @@ import builtins
 import dis
 import sys
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from trnprof.nki.loop_index import LoopIndex, plain_int
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from trnprof.nki.recorder import Recorder
 WORTHWHILE_OPERATIONS = 4096
 """A loop is watched once the rest of it would record more operations than this; below, running it is cheaper."""
+least_iterations: ContextVar[int] = ContextVar("least_iterations", default=1)
+"""Iterations that every loop runs before it may be watched: a timeline needs several to see its steady state."""
 _MAX_ATTEMPTS = 6
 """Iterations whose state is compared before a loop is run to its end: state that settles does so within a few."""
 
@@ -172,7 +175,7 @@ class LoopIterator:
         """Watch the loop from the next iteration on if what is left of it is worth more than looking at its state."""
         recorder, loop = self.recorder, self.loop
         recorder.weight += 1
-        if loop.attempts == 0 and recorder.multiplies:
+        if loop.attempts == 0 and recorder.multiplies and loop.iteration + 1 >= least_iterations.get():
             weight = recorder.weight - loop.start_weight
             loop.watched = (count - 1 - loop.iteration) * weight > recorder.worthwhile_operations
 
