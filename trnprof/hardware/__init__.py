@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 
 from trnprof.errors import UsageError
-from trnprof.profile import Metadata
+from trnprof.profile import Metadata, Provenance
 
 NAMES = ("trn1", "trn2", "trn3")
 """The generations with a table, oldest first. inf2 has trn1's core."""
@@ -95,13 +95,17 @@ def bandwidth_for(metadata: Metadata, hardware: Hardware, choice: str | int = "m
         return Bandwidth(choice, "given with --bandwidth", "user")
     if choice not in ("measured", "spec"):
         raise UsageError(f"--bandwidth is measured, spec or a number of bytes per second, not {choice!r}")
+    sharers = hardware.get("hbm.core_count_per_stack")
+    if choice == "measured" and metadata.provenance is Provenance.MODELLED and metadata.hbm_bandwidth_bytes_per_s:
+        # What the model lets a core stream: a floor at another rate would say nothing about its timeline.
+        share_count = sharers.value if sharers is not None and isinstance(sharers.value, int) else 1
+        return Bandwidth(metadata.hbm_bandwidth_bytes_per_s // share_count, "the model's own", "derived")
     if choice == "measured":
         measured = hardware.get("hbm.measured_core_in_pair_bytes_per_s")
         if measured is not None and isinstance(measured.value, int):
             source = f"measured on one core of a busy {hardware.name} pair ({_source_text(hardware, measured)})"
             return Bandwidth(measured.value, source, measured.kind)
     unmeasured = f"no measured figure for {hardware.name}; " if choice == "measured" else ""
-    sharers = hardware.get("hbm.core_count_per_stack")
     if metadata.hbm_bandwidth_bytes_per_s and sharers is not None and isinstance(sharers.value, int):
         return Bandwidth(
             metadata.hbm_bandwidth_bytes_per_s // sharers.value,
