@@ -100,30 +100,29 @@ def rms_norm_that_looks(x: torch.Tensor, weight: torch.Tensor, eps: float) -> to
     return rms_norm(x, weight, eps) if x.abs().max() < 1e9 else x
 
 
-def test_a_graph_break_is_refused() -> None:
-    """A step that decides by a value cannot be one graph: its requests fail, with the reason."""
+def rms_norm_in_place(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return rms_norm(x, weight, eps).mul_(1.0)
+
+
+@pytest.mark.parametrize(
+    ("visible", "reason"),
+    [(rms_norm_that_looks, "data-dependent branching"), (rms_norm_in_place, "mul_ writes in place")],
+    ids=["graph break", "in-place write"],
+)
+def test_what_the_device_cannot_do_is_refused(visible: Any, reason: str) -> None:
+    """A step that decides by a value cannot be one graph, and what writes in place must be inside a kernel: where the
+    compiler sees such a thing, the step's requests fail with the reason."""
     device = CompiledDevice("cpu", FakeNeuron())
 
     def all_but_one_opaque(kernels: Kernels) -> Kernels:
-        return Kernels(**(vars(as_operators(kernels)) | {"rms_norm": rms_norm_that_looks}))
+        return Kernels(**(vars(as_operators(kernels)) | {"rms_norm": visible}))
 
     device.kernels = all_but_one_opaque  # type: ignore[method-assign]
     wrong = engine("tiny-gdn", device, CONFIG)
     request = Request("r", [65] * 20, Sampling(max_tokens=2))
     wrong.submit(request, lambda update: None)
     wrong.run_until_idle()
-    assert request.error is not None and "data-dependent branching" in request.error.lower()
-
-
-def test_in_place_writes_outside_kernels_are_refused() -> None:
-    """The CPU kernels write caches in place; seen by the compiler instead of hidden in an operator, they are refused."""
-    device = CompiledDevice("cpu", FakeNeuron())
-    device.kernels = lambda kernels: kernels  # type: ignore[method-assign]
-    wrong = engine("tiny-gdn", device, CONFIG)
-    request = Request("r", [65] * 20, Sampling(max_tokens=2))
-    wrong.submit(request, lambda update: None)
-    wrong.run_until_idle()
-    assert request.error is not None and "writes in place" in request.error
+    assert request.error is not None and reason in request.error.lower()
 
 
 def test_inputs_that_are_not_contiguous_are_refused() -> None:
