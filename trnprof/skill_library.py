@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from trnprof.errors import InputDataError, InputMissingError, UsageError
 
@@ -97,8 +99,9 @@ def read_skill(folder: Path) -> Skill:
 def split_front_matter(content: bytes, path: Path) -> tuple[dict[str, str | dict[str, str]], str]:
     """(fields, body) of a SKILL.md.
 
-    The fields are read as the part of YAML that skills use: `key: value` on one line, quoted or plain, and one map of
-    such lines under `metadata`. Raises: InputDataError for anything else.
+    The fields are read as the part of YAML that skills use: `key: value` on one line, quoted or plain, a block of text
+    after `>` or `|` (its lines joined by spaces), and one map of such lines under `metadata`. Raises: InputDataError for
+    anything else.
     """
     try:
         text = content.decode("utf-8")
@@ -109,8 +112,17 @@ def split_front_matter(content: bytes, path: Path) -> tuple[dict[str, str | dict
         raise InputDataError("does not begin with front matter between two lines of ---", path=path)
     fields: dict[str, str | dict[str, str]] = {}
     inner: dict[str, str] | None = None
+    block: str | None = None
     for number, line in enumerate(found[1].splitlines(), start=2):
+        if block is not None and (not line.strip() or line.startswith("  ")):
+            fields[block] = f"{fields[block]} {line.strip()}".strip()
+            continue
+        block = None
         if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if folded := re.fullmatch(r"([A-Za-z][\w-]*): +[|>][+-]?", line):
+            block, inner = folded[1], None
+            fields[block] = ""
             continue
         entry = re.fullmatch(r"( {2,})?([A-Za-z][\w-]*):(?: +(.*))?", line)
         if entry is None:
@@ -203,17 +215,25 @@ def trnprof_lines(markdown: str) -> list[str]:
     return [re.sub(r"\s+#.*", "", command).rstrip() for command in commands]
 
 
+@cache
+def _application() -> Any:
+    from typer.main import get_command
+
+    from trnprof.cli import build_app
+
+    return get_command(build_app())
+
+
 def command_error(command: str) -> str | None:
     """Why the command line does not parse (nothing of it is run); None if it does. `|` and what follows is left out."""
     import shlex
 
     import typer
-    import typer.main
 
-    from trnprof.cli import ClickException, build_app
+    from trnprof.cli import ClickException
 
     words = shlex.split(command.split(" | ")[0])[1:]
-    node, name, context = typer.main.get_command(build_app()), "trnprof", None
+    node, name, context = _application(), "trnprof", None
     if not words or _ACTS_ON_PARSING & {word.partition("=")[0] for word in words}:
         return None
     try:

@@ -53,6 +53,21 @@ def test_lines_parse(page: str) -> None:
     assert not wrong
 
 
+def test_examples_in_help_parse() -> None:
+    """Each command's EXAMPLES, which its --help prints."""
+    import importlib
+    import pkgutil
+
+    import trnprof.cli
+
+    lines = []
+    for module in pkgutil.iter_modules(trnprof.cli.__path__):
+        examples = getattr(importlib.import_module(f"trnprof.cli.{module.name}"), "EXAMPLES", ())
+        lines += [line for line in trnprof_lines("```\n" + "\n".join(examples) + "\n```") if "<" not in line]
+    assert len(lines) > 40
+    assert {line: error for line in lines if (error := command_error(line)) is not None} == {}
+
+
 def test_a_wrong_line_is_found() -> None:
     """The check can fail: an option that is not there, a missing argument, a group without a command."""
     for line in ("trnprof anatomy step.ntff --fast", "trnprof diff --bar", "trnprof skills", "trnprof nosuch x"):

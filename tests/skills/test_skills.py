@@ -109,6 +109,18 @@ def test_check_finds_what_is_wrong(name: str, tmp_path: Path) -> None:
     assert len(problems) == 1 and expected in problems[0].message, problems
 
 
+def test_a_block_of_text_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "skill"
+    folder.mkdir()
+    text = (
+        "---\nname: skill\ndescription: >-\n  Does one thing.\n  Use when asked.\nmetadata:\n  version: '1'\n---\nx\n"
+    )
+    (folder / "SKILL.md").write_text(text, encoding="utf-8")
+    assert check_skill(folder) == () and validate(folder) == []
+    fields, _ = split_front_matter(text.encode(), folder)
+    assert fields == {"name": "skill", "description": "Does one thing. Use when asked.", "metadata": {"version": "1"}}
+
+
 def test_check_refuses_what_could_run(tmp_path: Path) -> None:
     folder = tmp_path / "skill"
     (folder / "scripts").mkdir(parents=True)
