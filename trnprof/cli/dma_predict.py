@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -122,6 +121,7 @@ def dma_predict(
     imports. That guards against accidents; it is not a sandbox: look at code you do not trust with --no-exec.
     """
     from trnprof.cli.answer import deliver
+    from trnprof.cli.kernel_command import choose_kernel
     from trnprof.hardware import load_hardware
     from trnprof.hardware.dma_model import load_dma_model
     from trnprof.nki.discovery import find_kernels, parse_source, read_source
@@ -147,7 +147,7 @@ def dma_predict(
     if no_exec:
         answer = _sites_answer(tree, kernel_file, full)
     else:
-        chosen = _choose(found, kernel, kernel_file, given=parsed.given or bool(swept))
+        chosen = choose_kernel(found, kernel, kernel_file, given=parsed.given or bool(swept))
         if chosen is None:
             wanted = tuple(one for one in found if kernel in (None, one.name))
             answer = _kernels_answer(wanted, kernel_file, full)
@@ -193,37 +193,6 @@ def _bytes(table: object, memory: str) -> int:
     return int(value)
 
 
-def _choose(found: tuple[KernelSource, ...], name: str | None, path: Path, *, given: bool) -> KernelSource | None:
-    """The kernel that is meant; None: list them.
-
-    Raises: UsageError if inputs were given and no kernel or no single one can be meant.
-    """
-    from trnprof.errors import UsageError
-    from trnprof.nki.discovery import KernelKind, KernelSource
-
-    if name is not None:
-        known = next((kernel for kernel in found if kernel.name == name), None)
-        if known is not None:
-            return known if given or not any(parameter.required for parameter in known.parameters) else None
-        if given:
-            # A function that the syntax tree does not show as a kernel may be one all the same (imported, wrapped).
-            return KernelSource(name, KernelKind.PLAIN, 0, (), ())
-        raise UsageError(
-            f"no kernel {name!r}; found: {', '.join(kernel.name for kernel in found) or 'none'}", path=path
-        )
-    for kind in (KernelKind.JIT, KernelKind.HOST, KernelKind.PLAIN):
-        of_kind = [kernel for kernel in found if kernel.kind is kind]
-        if len(of_kind) == 1:
-            only = of_kind[0]
-            return only if given or not any(parameter.required for parameter in only.parameters) else None
-        if of_kind:
-            break
-    if given:
-        names = ", ".join(kernel.name for kernel in found) or "none"
-        raise UsageError(f"which kernel? name it with --kernel; found: {names}", path=path)
-    return None
-
-
 def _report(
     path: Path, result: dict[str, object], findings: tuple = (), hardware: dict[str, object] | None = None
 ) -> Report:
@@ -260,14 +229,15 @@ def _kernels_answer(found: tuple[KernelSource, ...], path: Path, full: bool) -> 
 def _prediction_answer(run: KernelRun, limits: Limits, against: Path | None, full: bool) -> _Answer:
     import json
 
+    from trnprof.cli.kernel_command import run_status, show_printed
     from trnprof.nki.guard import predict_guarded
     from trnprof.render.dma_predict import PredictionView, prediction_markdown, prediction_text
     from trnprof.render.dma_predict_json import prediction_json
 
     compared = _read_capture(against) if against is not None else None  # before the run: a wrong path fails at once
-    with _status(f"running {run.kernel} (at most {limits.wall_s:g} s)"):
+    with run_status(f"running {run.kernel} (at most {limits.wall_s:g} s)"):
         outcome = predict_guarded(run, limits)
-    _show_printed(outcome.printed, outcome.printed_byte_count)
+    show_printed(outcome.printed, outcome.printed_byte_count)
     view = PredictionView(str(run.kernel_file), run.kernel, outcome.prediction)
     error = None
     extra_text = extra_markdown = ""
@@ -362,29 +332,3 @@ def _sweep_answer(
         sweep_markdown(sweep, kernel_file=file, kernel=run.kernel),
         lambda: report(False),
     )
-
-
-def _status(text: str) -> AbstractContextManager[object]:
-    """A line that says what is going on, on a terminal only."""
-    if not sys.stderr.isatty():
-        return nullcontext()
-    try:
-        from rich.console import Console
-        from rich.markup import escape
-    except ImportError:  # typer brings it; a slim installation may not
-        return nullcontext()
-    return Console(stderr=True).status(escape(text))
-
-
-def _show_printed(text: str, byte_count: int) -> None:
-    """What the kernel printed, a few lines of it, on stderr."""
-    from trnprof.render.text import printable
-
-    lines = text.splitlines()
-    if not lines:
-        return
-    print(f"trnprof: the kernel printed {byte_count:,} bytes:", file=sys.stderr)
-    for line in lines[:10]:
-        print(f"  | {printable(line, 200)}", file=sys.stderr)
-    if len(lines) > 10:
-        print(f"  | and {len(lines) - 10} more lines", file=sys.stderr)

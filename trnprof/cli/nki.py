@@ -9,7 +9,7 @@ import importlib
 
 import typer
 
-COMMANDS: tuple[str, ...] = ("run",)
+COMMANDS: tuple[str, ...] = ("run", "model")
 """In the order of the help."""
 
 
