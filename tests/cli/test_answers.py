@@ -124,6 +124,14 @@ def test_answers_without_a_capture(ask: Ask) -> None:
         checked(ask(*words), words)
 
 
+def test_every_file_of_every_skill_is_an_answer(ask: Ask) -> None:
+    from trnprof.skill_library import bundled_skills
+
+    for skill in bundled_skills():
+        for file in skill.files:
+            checked(ask("skills", "show", skill.name, file), [skill.name, file])
+
+
 def test_answers_on_the_bundled_example(ask: Ask, example: Path) -> None:
     for words in on_capture(example, example):
         checked(ask(*words), words)
