@@ -15,6 +15,7 @@ import numpy as np
 
 from trnprof.errors import InputDataError, UsageError
 from trnprof.findings import Finding
+from trnprof.nki.discovery import KernelKind, find_kernels, parse_source, read_source
 from trnprof.nki.kernel_call import KernelCall
 from trnprof.nki.plain_data import from_plain, to_plain
 from trnprof.nki.prediction_task import PredictionSettings
@@ -125,6 +126,7 @@ def perform(call: KernelCall) -> dict[str, Any]:
         seed=settings.seed,
         ranks=settings.ranks,
         arguments_of_rank=call.arguments_of_rank,
+        is_host=_is_host(call),
     )
     outputs = [output for rank in run.outputs for output in rank]
     if not outputs:
@@ -167,6 +169,12 @@ def perform(call: KernelCall) -> dict[str, Any]:
         stand_ins=tuple(call.stand_ins),
     )
     return {"values": to_plain(values)}
+
+
+def _is_host(call: KernelCall) -> bool:
+    """Does the file show the function as one that launches kernels?"""
+    found = find_kernels(parse_source(read_source(call.loader.path), call.loader.path))
+    return any(one.name == call.request["kernel"] and one.kind is KernelKind.HOST for one in found)
 
 
 def arguments(keywords: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:

@@ -93,6 +93,7 @@ class Tensor:
     size = property(lambda self: product(self.shape))
     name = property(lambda self: self.storage.name)
     buffer = property(lambda self: self.storage.region)
+    base_tensor = property(lambda self: self)
     itemsize = property(lambda self: self.dtype.itemsize)
 
     @property

@@ -34,10 +34,15 @@ class OutputValue:
     """As the device holds it (bfloat16 and float8 by ml_dtypes); float64 for float types when not precise."""
     dtype: str
     """The NKI type."""
-    missing_count: int
-    """Elements that nothing wrote."""
+    missing: np.ndarray | None
+    """bool, True where nothing wrote; None: every element was written."""
     is_argument: bool = False
     """An argument that was written and not returned."""
+
+    @property
+    def missing_count(self) -> int:
+        """Elements that nothing wrote."""
+        return 0 if self.missing is None else int(np.count_nonzero(self.missing))
 
 
 @dataclass(frozen=True)
@@ -79,16 +84,18 @@ class ValueSession(Session):
         grid: tuple[int, ...] | None,
         target: str,
         arguments_of_rank: Callable[[int], Arguments] | None = None,
+        is_host: bool = False,
     ) -> None:
         super().__init__(lnc=lnc, grid=grid, exact=True, trips={}, values={}, target=target)
         self.world = world
         self.arguments_of_rank = arguments_of_rank
+        self.is_host = is_host
         self.returned: list[list[Tensor]] = [[] for _ in range(world.ranks)]
         self.program_count = 0
 
     def run_host(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """A function without a decorator: a kernel, or a host function that launches kernels."""
-        if _launches_kernels(function):
+        """A function without a decorator: a kernel, unless the caller says that it is a host function."""
+        if self.is_host:
             function(*args, **kwargs)
         else:
             self.launch(function, None, args, kwargs)
@@ -199,16 +206,6 @@ class _ValueBinder(ArgumentBinder):
         return tensor
 
 
-def _launches_kernels(function: Callable[..., Any]) -> bool:
-    """Does its code mention a kernel of its module, so that it is a host function?"""
-    from trnprof.nki.launch import Kernel
-
-    code = getattr(function, "__code__", None)
-    space = getattr(function, "__globals__", {})
-    names = code.co_names if code is not None else ()
-    return any(isinstance(space.get(name), Kernel) for name in names)
-
-
 def compute(
     kernel: Callable[..., Any],
     args: Sequence[Any] = (),
@@ -221,6 +218,7 @@ def compute(
     seed: int = 0,
     ranks: int = 1,
     arguments_of_rank: Callable[[int], Arguments] | None = None,
+    is_host: bool = False,
 ) -> ValueRun:
     """Run `kernel` on values.
 
@@ -229,6 +227,7 @@ def compute(
         random values; everything else is passed on.
     precise: round where the hardware rounds; False: float64 everywhere, which tells rounding from a mistake.
     ranks, arguments_of_rank: simulated ranks for in-kernel collectives, and each one's arguments (rank 0 gets args, kwargs).
+    is_host: `kernel` is a host function that launches kernels, on the arrays themselves; the last launch's outputs count.
     Raises KernelError, with the user's line.
     """
     from trnprof.nki.trace import run_session
@@ -240,6 +239,7 @@ def compute(
         grid=None if grid is None else tuple(int(size) for size in grid),
         target=target,
         arguments_of_rank=arguments_of_rank,
+        is_host=is_host,
     )
     run_session(session, kernel, args, kwargs or {})
     outputs = []
@@ -253,7 +253,7 @@ def compute(
                 continue
             contents[name] = cells.array
             if cells.is_changed and id(cells) not in taken:
-                found.append(OutputValue(name, cells.array, str(cells.dtype), 0, is_argument=True))
+                found.append(OutputValue(name, cells.array, str(cells.dtype), None, is_argument=True))
         outputs.append(tuple(found))
         inputs.append(contents)
     return ValueRun(tuple(outputs), tuple(inputs), tuple(session.notes.values()), session.program_count)
@@ -262,9 +262,9 @@ def compute(
 def _output(session: ValueSession, tensor: Tensor) -> OutputValue:
     array = session.value_of(tensor)
     cells = tensor.storage.cells
-    missing = 0
+    missing = None
     if cells is not None and cells.missing is not None:
-        missing = int(cells.missing_at(tensor.dtype, tensor.shape, tensor.strides, tensor.offset).any(-1).sum())
+        missing = np.array(cells.missing_at(tensor.dtype, tensor.shape, tensor.strides, tensor.offset).any(-1))
     return OutputValue(tensor.name, array, str(tensor.dtype), missing)
 
 
