@@ -88,7 +88,7 @@ def test_json_is_the_envelope_with_ranges(inside: Run) -> None:
 def test_full_names_every_constant_with_its_source(inside: Run, tmp_path: Path) -> None:
     result = inside("nki", "model", *ATTENTION, "--format", "json", "--full", "-o", tmp_path / "full.json")
     assert result.returncode == 0, result.stderr
-    constants = json.loads((tmp_path / "full.json").read_text())["result"]["constants"]
+    constants = json.loads((tmp_path / "full.json").read_text())["result"]["constant_rows"]
     names = {entry["name"] for entry in constants}
     assert {"engine.vector.issue_overhead", "dma.hwdge_start_ns", "throttle.threshold"} <= names
     assert "instruction.tensor_reduce.cycles" in names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass
 from enum import StrEnum
@@ -166,6 +167,7 @@ class _Reader:
 
     def __init__(self, sources: dict[str, str]) -> None:
         self._sources = sources
+        self._tags = re.compile("|".join(rf"\b{tag}\b" for tag in sorted(sources, key=len, reverse=True)))
 
     def bracket(self, name: str, entry: dict[str, Any], taken_over: bool = False) -> Bracket:
         low, mid, high = (float(entry.get(case.value, entry.get("value", 0))) for case in Case)
@@ -196,6 +198,5 @@ class _Reader:
         )
 
     def _spelled(self, text: str) -> str:
-        """The source text with its leading tag spelled out."""
-        tag = text.partition(";")[0].partition(":")[0].partition(" ")[0].rstrip(",")
-        return text.replace(tag, self._sources[tag], 1) if tag in self._sources else text
+        """The source text with its tags spelled out."""
+        return self._tags.sub(lambda found: self._sources[found[0]], text)

@@ -268,13 +268,15 @@ def model_json(view: ModelView, *, full: bool) -> dict[str, object]:
         ],
         "not_modelled": list(NOT_MODELLED),
         "notes": [printable(note, 300) for note in (view.notes if full else view.notes[:6])],
-        "constants": [{"name": bracket.name} | _bracket_json(bracket) for bracket in model.used_constants()]
-        if full
-        else dict(Counter(bracket.kind for bracket in model.used_constants())),
+        "constants": dict(Counter(bracket.kind for bracket in model.used_constants())),
         "profile": None
         if view.written_to is None
         else {"path": printable(view.written_to, 400), "schedule": str(view.written_case)},
     }
+    if full:
+        result["constant_rows"] = [
+            {"name": bracket.name} | _bracket_json(bracket) for bracket in model.used_constants()
+        ]
     return result
 
 
