@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -136,6 +137,20 @@ def test_claude_validates_the_plugin_strictly(home: dict[str, str]) -> None:
     for target in (".", ".claude-plugin/plugin.json"):
         result = run_agent([binary, "plugin", "validate", "--strict", target], ROOT, home)
         assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_claude_installs_from_the_repository_as_a_marketplace(home: dict[str, str], tmp_path: Path) -> None:
+    binary = agent_binary("claude")
+    repository = tmp_path / "repository"
+    for folder in (".claude-plugin", "skills"):
+        shutil.copytree(ROOT / folder, repository / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for words in (["marketplace", "add", str(repository)], ["install", "trnprof@trnprof"]):
+        result = run_agent([binary, "plugin", *words], tmp_path, home)
+        assert result.returncode == 0, result.stdout + result.stderr
+    listed = run_agent([binary, "plugin", "list"], tmp_path, home)
+    assert "trnprof@trnprof" in listed.stdout and "enabled" in listed.stdout, listed.stdout
+    installed = {path.parent.name for path in Path(home["HOME"]).rglob("SKILL.md")}
+    assert installed == {skill.name for skill in bundled_skills()}
 
 
 def test_claude_uses_the_plugin(captures: Path, home: dict[str, str], project: Path) -> None:
