@@ -44,6 +44,15 @@ def test_an_idle_window_brings_the_limit_back() -> None:
     ]
 
 
+@pytest.mark.parametrize(("rows", "turns_full"), [(128, True), (64, False), (32, False)])
+def test_a_product_counts_by_the_rows_it_uses(rows: int, turns_full: bool) -> None:
+    engine = throttle(Case.MID)
+    start = WINDOW_PS // 2 + 10  # mid: half a window has passed when the body begins
+    engine.run(start, WINDOW_PS // 2, rows)  # a full window at half rate: half of what it could do, 25 % at 64 rows
+    after = start + WINDOW_PS
+    assert engine.run(after, 100_000, rows) - after == pytest.approx(100_000 if turns_full else 200_000, abs=2)
+
+
 def test_work_across_a_window_is_cut_there() -> None:
     engine = throttle()
     # 2,000 ns of work: 1,706.7 ns of it fill the first window at half rate, the other 293.3 ns run at full rate.

@@ -52,20 +52,21 @@ class DmaQueues:
         self._semaphore = round(semaphore_ps)
         self._has_semaphore = has_semaphore[:, 0].tolist()
         self._free = [0] * DMA_ENGINE_COUNT
-        self._latency = {mode: costs.ps(path, case) for mode, path in _START.items()}
+        self._latency = {mode: _latencies(costs, path, case) for mode, path in _START.items()}
         self._completion = costs.ps("dma.completion_ns", case)
         self._modes = modes
 
     def transfer(self, dma: int, trigger_ps: int) -> int:
         """Run one DMA's packets; returns when its semaphore has its last increment."""
-        arrival = trigger_ps + self._latency[self._modes[dma]]
+        latency = self._latency[self._modes[dma]]
         free, starts = self._free, self.start_ps[dma]
         semaphore = self._semaphore if self._has_semaphore[dma] else 0
-        last = arrival
+        last = trigger_ps + latency[0]
         for engine, work in enumerate(self._work[dma]):
             if not work and not semaphore:
                 continue
             start = free[engine]
+            arrival = trigger_ps + latency[engine]
             if start < arrival:
                 start = arrival
             starts[engine] = start
@@ -74,3 +75,14 @@ class DmaQueues:
             if end > last:
                 last = end
         return last + self._completion
+
+
+def _latencies(costs: InstructionCosts, path: str, case: Case) -> list[int]:
+    """From a DMA's trigger to its first packet on each engine: they do not begin at once, but spread from one end of the
+    bracket below to the case's own; which engine is early is a matter of chance."""
+    latest = costs.ps(path, case)
+    earliest = costs.ps(path, Case.MID if case is Case.HIGH else Case.LOW)
+    return [
+        earliest + (latest - earliest) * (7 * engine % DMA_ENGINE_COUNT) // (DMA_ENGINE_COUNT - 1)
+        for engine in range(DMA_ENGINE_COUNT)
+    ]

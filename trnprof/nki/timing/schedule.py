@@ -299,9 +299,10 @@ class _Simulation:
     def _multiply(self, number: int, resource: int, at: int) -> None:
         """Weights load behind the instruction before; then the columns stream at the rate that the limit allows."""
         core = self.core[number]
-        cost = self.model.cost("tensor", self.program.works[self.work[number]])
+        work = self.program.works[self.work[number]]
+        cost = self.model.cost("tensor", work)
         begin = max(self.array_free[core], at + cost.setup_ps)
-        done = self.throttles[core].run(begin, cost.issue_ps)
+        done = self.throttles[core].run(begin, cost.issue_ps, work.partitions)
         self.array_start[number] = begin
         self.array_free[core] = done
         self.issued[number] = done

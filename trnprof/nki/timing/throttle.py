@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from trnprof.hardware.instruction_costs import Case, InstructionCosts
 
-FULL = 8
-"""Level of an engine that is not limited; the captures' n."""
+PE_ROWS = 128
 
 
 class Throttle:
@@ -21,6 +20,7 @@ class Throttle:
         self.window_ps = round(costs["throttle.window_cycles"].at(case) * 1e12 / costs.base_clock_hz)
         self.needed_ps = costs["throttle.threshold"].at(case) * self.window_ps
         self.limited_rate = costs["throttle.limited_rate"].at(case)
+        self.counts_depth = costs["throttle.counts_depth"].at(case) > 0
         self.phase_ps = round(costs["throttle.phase"].at(case) * self.window_ps)
         self._window = 0
         self._is_full = self.limited_rate >= 1
@@ -29,8 +29,9 @@ class Throttle:
         self.levels: list[tuple[int, bool]] = [(0, self._is_full)]
         """(from when, is it full rate?), each change once."""
 
-    def run(self, start_ps: int, work_ps: int) -> int:
-        """When work of `work_ps` at full rate, begun at `start_ps`, ends."""
+    def run(self, start_ps: int, work_ps: int, rows: int = PE_ROWS) -> int:
+        """When work of `work_ps` at full rate, begun at `start_ps`, ends. rows: how many of the array's rows it uses."""
+        weight = min(rows / PE_ROWS, 1.0) if self.counts_depth else 1.0
         if self.limited_rate >= 1:
             return start_ps + work_ps
         at, left = start_ps, float(work_ps)
@@ -40,9 +41,9 @@ class Throttle:
             rate = 1.0 if self._is_full else self.limited_rate
             possible = (end - at) * rate
             if left <= possible:
-                self._done_ps += left
+                self._done_ps += weight * left
                 return at + round(left / rate)
-            self._done_ps += possible
+            self._done_ps += weight * possible
             left -= possible
             at = end
         return at
