@@ -13,9 +13,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the engine extra is not installed")
 
-from trnprof.engine.build import open_engine  # noqa: E402
 from trnprof.engine.config import EngineConfig, presets  # noqa: E402
-from trnprof.engine.device import CompiledDevice, open_device  # noqa: E402
+from trnprof.engine.device import CompiledDevice, Device, open_device  # noqa: E402
 from trnprof.engine.kernels.contracts import CONTRACTS, Kernels, load_kernels  # noqa: E402
 from trnprof.engine.kernels.norms import rms_norm  # noqa: E402
 from trnprof.engine.kernels.operators import as_operators  # noqa: E402
@@ -59,7 +58,7 @@ class FakeNeuron:
         return module.forward
 
 
-def engine(model: str, device: CompiledDevice, config: EngineConfig) -> Engine:
+def engine(model: str, device: Device, config: EngineConfig) -> Engine:
     described = presets()[model]
     weights = load_weights(described, random_checkpoint(described, 0), torch.float32)
     runner = TorchRunner(described, config, weights, load_kernels(), device=device, expert_form="dense")
@@ -85,7 +84,7 @@ def test_steps_are_whole_graphs_of_kernels(model: str, draft: int) -> None:
     backend = FakeNeuron()
     compiled = engine(model, CompiledDevice("cpu", backend), config)
     got = answers(compiled)
-    assert got == answers(open_engine(model, config).engine)
+    assert got == answers(engine(model, Device(), config))
     assert len(backend.graphs) == 2  # one prefill shape, one decode (or verify) shape
     for graph in backend.graphs:
         called = [str(node.target) for node in graph.nodes if str(node.target).startswith("trnprof.")]
