@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from trnprof.analyzers.account_fold import TABLES, CoreFold, CoreTotals, Tables, body_of
 from trnprof.analyzers.collective_calls import CollectiveCalls
 from trnprof.analyzers.gaps import LONGEST_GAP_COUNT, Gap
@@ -325,7 +327,7 @@ def core_events(profile: Profile, core: int, names: NameList) -> dict[str, Event
 
 def _core_anatomy(metadata: Metadata, core: Core, totals: CoreTotals, bandwidth: Bandwidth) -> CoreAnatomy:
     rows, window, body = totals.rows, totals.window, totals.body
-    part = {number: totals.time_where(number == PART_OF_STATE) for number in range(IDLE + 1)}
+    part = {number: totals.time_where(np.equal(PART_OF_STATE, number)) for number in range(IDLE + 1)}
     split = WorkSplit(part[DATA_ONLY], part[COMPUTE_ONLY], part[DATA_AND_COMPUTE])
     hbm = _measure_hbm(metadata, core, totals)
     floor_ns = None if hbm is None else duration_ns(hbm.total_bytes(), bandwidth.bytes_per_s)

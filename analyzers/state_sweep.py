@@ -104,9 +104,9 @@ class StateSweep:
             for number, given in sets.items():
                 self._reach[number] = max([self._reach[number], *(int(end.max()) for _, end in given if len(end))])
             return Segments(np.array([at], np.int64), np.zeros(0, np.uint16))
-        time, number = self._changes(at, until, sets)
+        time, changed = self._changes(at, until, sets)
         # A set is covered and not covered by turns, so the state is the exclusive or of all changes so far.
-        state = np.bitwise_xor.accumulate(np.left_shift(np.uint16(1), number))
+        state = np.bitwise_xor.accumulate(np.left_shift(np.uint16(1), changed))
         if not len(time) or time[0]:
             time, state = np.concatenate(([0], time)), np.concatenate((np.zeros(1, np.uint16), state))
         # Of several changes at one instant the last has the state that follows.

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from trnprof.analyzers.account_fold import Tables, body_of
 from trnprof.analyzers.anatomy import Anatomy, AnatomyFold, Parts, core_events
@@ -17,7 +19,7 @@ from trnprof.errors import UsageError
 from trnprof.events import Events, NameList
 from trnprof.hardware import Bandwidth
 from trnprof.ordering import END_OF_TIME
-from trnprof.profile import Metadata, Profile
+from trnprof.profile import Metadata, Profile, int64_of
 
 
 @dataclass(frozen=True)
@@ -209,6 +211,35 @@ def summarize_steps(steps: tuple[StepAnatomy, ...]) -> StepsSummary:
             parts[name.removesuffix("_ns")] = None if any(value is None for _, value in values) else _spread(values)
         cores.append(CoreSteps(first.core, _spread([(n, account.window_ns) for n, account in accounts]), parts))
     return StepsSummary(len(steps), len(whole), tuple(cores))
+
+
+def profile_of_step(profile: Profile, window: StepWindow) -> Profile:
+    """What of a profile's tables overlaps one step, with the step as every core's window: for what is no account."""
+    cores = tuple(
+        replace(
+            core,
+            window_start_ts=window.start_ts,
+            window_end_ts=window.end_ts,
+            hbm_read_bytes=None,
+            hbm_write_bytes=None,
+        )
+        for core in profile.metadata.cores
+    )
+    tables: dict[str, Any] = {name: _in_window(table, window) for name, table in profile.tables()}
+    return replace(profile, metadata=replace(profile.metadata, cores=cores, summary={}, steps=()), **tables)
+
+
+def _in_window(table: pa.Table | None, window: StepWindow) -> pa.Table | None:
+    if table is None or not {"start_ts", "timestamp"} & set(table.column_names):
+        return table
+    start = int64_of(table["start_ts" if "start_ts" in table.column_names else "timestamp"])
+    end = start
+    if "end_ts" in table.column_names:
+        end = int64_of(table["end_ts"])
+    elif "duration" in table.column_names:
+        end = start + int64_of(table["duration"])
+    inside = (start < window.end_ts) & ((end > window.start_ts) | (start >= window.start_ts))
+    return table.filter(pa.array(inside))
 
 
 def _spread(values: list[tuple[int, int]]) -> Spread:

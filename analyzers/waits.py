@@ -191,8 +191,9 @@ class _BlockedRows:
         return _BlockedRows(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
+_NO_INTS = np.zeros(0, np.int64)
 _NO_ROWS = _BlockedRows(
-    *(np.zeros(0, kind) for kind in (np.int64, np.int64, np.int64, np.uint8, np.int16, np.int64, np.int64))
+    _NO_INTS, _NO_INTS, _NO_INTS, np.zeros(0, np.uint8), np.zeros(0, np.int16), _NO_INTS.copy(), _NO_INTS.copy()
 )
 
 

@@ -15,12 +15,15 @@ from trnprof.cli.options import (
     FullOption,
     HardwareOption,
     HtmlOption,
+    JobsOption,
+    NoCacheOption,
     OutputFormat,
     OutputOption,
     StrictOption,
 )
 
 if TYPE_CHECKING:
+    from trnprof.cli.accounts import Accounts
     from trnprof.cli.captures import OpenCaptures
     from trnprof.render.anatomy import AnatomyView
     from trnprof.render.envelope import Report
@@ -31,6 +34,7 @@ EXAMPLES = (
     "trnprof anatomy profile@latest/ --bandwidth spec",
     "trnprof anatomy step.ntff --html step.html",
     "trnprof anatomy captures/ --format json -o anatomy.json",
+    "trnprof anatomy profile@latest/ --step all",
 )
 
 
@@ -49,12 +53,22 @@ def anatomy(
         str, typer.Option(help="HBM bandwidth of a core for the floor: measured, spec, or bytes per second (336e9).")
     ] = "measured",
     hardware: HardwareOption = None,
+    step: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a capture of several executions: the N-th alone, or all of them, each and together.",
+            metavar="N|all",
+            show_default=False,
+        ),
+    ] = None,
     form: FormatOption = OutputFormat.TEXT,
     output: OutputOption = STANDARD_OUTPUT,
     html: HtmlOption = None,
     force: ForceOption = False,
     strict: StrictOption = False,
     full: FullOption = False,
+    jobs: JobsOption = None,
+    no_cache: NoCacheOption = False,
     debug: DebugOption = False,
 ) -> int:
     """Split a step into memory floor, busy, waits, exposed collectives, idle and runtime overhead.
@@ -63,33 +77,68 @@ def anatomy(
     """
     from dataclasses import replace
 
+    from trnprof.accounts import AccountOptions
+    from trnprof.cli.accounts import account_all, accounts_quality, inputs_of_accounts, ranks_of, views_of
     from trnprof.cli.answer import deliver
-    from trnprof.cli.captures import folder_quality, open_captures
+    from trnprof.cli.captures import findings_of
     from trnprof.hardware import parse_bandwidth
     from trnprof.render.anatomy import anatomy_json, anatomy_markdown, anatomy_text
-    from trnprof.render.envelope import within_answer
-    from trnprof.render.quality import quality_lines
+    from trnprof.render.envelope import Report, with_short_head, within_answer
+    from trnprof.render.quality import quality_lines, quality_markdown
+    from trnprof.render.ranks import TABLE_ABOVE_CORES, ranks_json, ranks_markdown, ranks_table
 
-    parse_bandwidth(bandwidth)  # a wrong one is said before anything is read
+    chosen, wanted = parse_bandwidth(bandwidth), parse_step(step)  # wrong ones are said before anything is read
     if (path / "steps.parquet").is_file():
         from trnprof.cli.engine_log import step_log_anatomy
 
         return step_log_anatomy(path, form=form, output=output, force=force, html=html)
-    opened = open_captures(path, neff=neff)
-    report, views = anatomy_report(opened, hardware=hardware, bandwidth=bandwidth, full=full)
-    around = folder_quality(opened)
+    accounts = account_all(path, AccountOptions(hardware, chosen, neff, wanted), jobs=jobs, use_cache=not no_cache)
+    views, ranks = views_of(accounts), ranks_of(accounts)
+    around = accounts_quality(accounts, ranks)
+    first = views[0].anatomy
+    compared = len(views) > 1
 
-    if html is not None:
-        from trnprof.cli.answer import write_page
-        from trnprof.render.html import anatomy_html
+    def comparison(everything: bool) -> dict[str, object] | None:
+        return ranks_json(ranks, full=everything) if compared else None
 
-        whole = report if full else with_details(report, opened, views, hardware=hardware)
-        page = anatomy_html(whole, views, [capture.profile for capture in opened.captures])
-        write_page(page, html, output=output, force=force)
+    def result(everything: bool) -> dict[str, object]:
+        return anatomy_json(views, full=everything, ranks=comparison(everything))
+
+    report = Report(
+        command="anatomy",
+        inputs=inputs_of_accounts(accounts),
+        hardware={
+            "name": first.hardware,
+            "bandwidth_bytes_per_s": first.bandwidth.bytes_per_s,
+            "source": first.bandwidth.source,
+        },
+        data_quality=(*around, *(entry for view in views for entry in view.data_quality)),
+        result=result(full),
+        findings=findings_of(views),
+    )
+    if html is not None or (full and not accounts.in_batches):
+        opened = whole_tables(path, neff=neff, accounts=accounts)
+        detailed = with_details(report, opened, views, hardware=hardware, ranks=comparison(True))
+        if html is not None:
+            from trnprof.cli.answer import write_page
+            from trnprof.render.html import anatomy_html
+
+            page = anatomy_html(detailed, views, [capture.profile for capture in opened.captures])
+            write_page(page, html, output=output, force=force)
+        report = detailed if full else report
+
+    is_table = sum(len(view.anatomy.cores) for view in views) > TABLE_ABOVE_CORES
 
     def text() -> str:
+        if is_table:
+            return ranks_table(ranks, views, with_short_head(report).data_quality, report.findings)
         blocks = [quality_lines(around) + "\n"] if around else []
         return "\n".join([*blocks, *(anatomy_text(view) for view in views)])
+
+    def markdown() -> str:
+        if is_table:
+            return "\n".join([*quality_markdown(with_short_head(report).data_quality), *ranks_markdown(ranks)]) + "\n"
+        return "\n".join(anatomy_markdown(view) for view in views)
 
     return deliver(
         report if full else within_answer(report),
@@ -97,10 +146,45 @@ def anatomy(
         output=output,
         force=force,
         text=text,
-        markdown=lambda: "\n".join(anatomy_markdown(view) for view in views),
+        markdown=markdown,
         strict=strict,
-        brief=lambda: within_answer(replace(report, result=anatomy_json(views, full=False))),
+        brief=lambda: within_answer(replace(report, result=result(False))),
     )
+
+
+def parse_step(text: str | None) -> int | None:
+    """The value of --step: a number from 1, or `all`; None: not given.
+
+    Raises: UsageError for anything else.
+    """
+    from trnprof.accounts import ALL_STEPS
+    from trnprof.errors import UsageError
+
+    if text is None:
+        return None
+    if text == "all":
+        return ALL_STEPS
+    if not (text.isascii() and text.isdecimal() and int(text[:9]) >= 1 and len(text) < 9):
+        raise UsageError(f"--step is the number of a step, from 1, or all; not {text!r}")
+    return int(text)
+
+
+def whole_tables(path: Path, *, neff: Path | None, accounts: Accounts) -> OpenCaptures:
+    """The accounted captures with their tables, or what of them lies in the step that was accounted."""
+    from dataclasses import replace
+
+    from trnprof.analyzers.steps import profile_of_step
+    from trnprof.cli.captures import OpenCapture, open_captures
+
+    opened = open_captures(path, neff=neff)
+    profiles = {capture.path: capture.profile for capture in opened.captures}
+    captures = []
+    for capture in accounts.captures:
+        profile = profiles[capture.path]
+        if accounts.of_one_step:
+            profile = profile_of_step(profile, capture.account.steps[0].window)
+        captures.append(OpenCapture(capture.path, profile))
+    return replace(opened, captures=tuple(captures))
 
 
 def anatomy_report(
@@ -133,8 +217,15 @@ def anatomy_report(
     return (with_details(report, opened, views, hardware=hardware) if full else report), views
 
 
-def with_details(report: Report, opened: OpenCaptures, views: list[AnatomyView], *, hardware: str | None) -> Report:
-    """The same report with the full result: every row, and what stands behind the account."""
+def with_details(
+    report: Report,
+    opened: OpenCaptures,
+    views: list[AnatomyView],
+    *,
+    hardware: str | None,
+    ranks: dict[str, object] | None = None,
+) -> Report:
+    """The same report with the full result: every row, what stands behind the account, and what compares the captures."""
     from dataclasses import replace
 
     from trnprof.analyzers.detail import measure_detail
@@ -146,4 +237,4 @@ def with_details(report: Report, opened: OpenCaptures, views: list[AnatomyView],
         measure_detail(capture.profile, view.anatomy, hardware_of(capture.profile.metadata, hardware))
         for capture, view in zip(opened.captures, views, strict=True)
     ]
-    return replace(report, result=anatomy_json(views, full=True) | details_json(details))
+    return replace(report, result=anatomy_json(views, full=True, ranks=ranks) | details_json(details))

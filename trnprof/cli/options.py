@@ -50,6 +50,20 @@ StrictOption = Annotated[
     bool, typer.Option("--strict", help="Exit with 1 if the capture has a data-quality warning or error.")
 ]
 FullOption = Annotated[bool, typer.Option("--full", help="JSON with every row instead of the top ones and a rest.")]
+JobsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        "-j",
+        min=1,
+        max=256,
+        help="Processes for the captures of a folder; without it as many as there are processors.",
+        show_default=False,
+    ),
+]
+NoCacheOption = Annotated[
+    bool, typer.Option("--no-cache", help="Make everything again, and keep nothing ($TRNPROF_CACHE_DIR says where).")
+]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 HardwareOption = Annotated[
     str | None,

@@ -197,6 +197,16 @@ def open_source(path: Path, log: IssueLog) -> ExplorerSource:
     return ExplorerSource(files, units, facts, version, marker, how)
 
 
+def row_count(path: Path) -> int:
+    """Rows of all events' tables of an Explorer directory, by its files' footers.
+
+    Raises: InputMissingError, InputDataError as open_source.
+    """
+    files = ParquetDirectory(find_directory(path))
+    tables = [vendor.explorer for name, vendor in VENDOR_TABLES.items() if name != "sources"]
+    return sum(files.row_count(table) for table in tables)
+
+
 def _declared_units(files: ParquetDirectory) -> dict[tuple[str, str], str]:
     wanted = {name: (name,) for name in ("table_name", "field_name", "field_unit")}
     units: dict[tuple[str, str], str] = {}

@@ -64,7 +64,8 @@ def table_totals(tables: Mapping[str, pa.Table]) -> dict[str, TableTotals]:
 
 def totals_of(table: pa.Table) -> TableTotals:
     """The totals of one table, or of a part of it: they add up."""
-    size, engines = 0, {}
+    size = 0
+    engines: dict[str, int] = {}
     if "transfer_bytes" in table.column_names:
         size = int(int64_of(table["transfer_bytes"]).sum())
     if "engine" in table.column_names:

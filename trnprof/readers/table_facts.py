@@ -121,7 +121,7 @@ def _distinct(core: np.ndarray) -> list[int]:
     return [low] if low == high else (np.flatnonzero(np.bincount(core - low)) + low).tolist()
 
 
-def _widen(hulls: dict, key: object, start: np.ndarray, end: np.ndarray, chosen: np.ndarray) -> None:  # type: ignore[type-arg]
+def _widen(hulls: dict, key: object, start: np.ndarray, end: np.ndarray, chosen: np.ndarray) -> None:
     if chosen.any():
         low, high = int(start[chosen].min()), int(end[chosen].max())
         held = hulls.get(key, (low, high))

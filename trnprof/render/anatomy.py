@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from trnprof.analyzers.anatomy import SHORT_INSTRUCTION_NS, Anatomy, CoreAnatomy, Gap
 from trnprof.analyzers.data_quality import is_incomplete
+from trnprof.analyzers.steps import StepAnatomy
 from trnprof.findings import DataQuality, Finding
 from trnprof.profile import ENGINES
 from trnprof.render.findings import findings_markdown, findings_text
 from trnprof.render.quality import quality_lines, quality_markdown
+from trnprof.render.steps import step_title, steps_json, steps_markdown, steps_text
 from trnprof.render.text import WIDTH, bar, byte_count, duration, percent, printable, rate, table, wrapped
 
 PART_NAMES = {
@@ -56,6 +58,18 @@ class AnatomyView:
     anatomy: Anatomy
     data_quality: tuple[DataQuality, ...]
     findings: tuple[Finding, ...] = ()
+    steps: tuple[StepAnatomy, ...] = ()
+    """The steps asked for; of a single one `anatomy` is its account."""
+    step_count: int = 0
+    """How many the capture marks."""
+    rank: int | None = None
+
+    @property
+    def only_step(self) -> StepAnatomy | None:
+        """The step that the account is of, where it is of one."""
+        if len(self.steps) == 1 and self.steps[0].anatomy == self.anatomy:
+            return self.steps[0]
+        return None
 
 
 def parts_ns(core: CoreAnatomy) -> dict[str, int | None]:
@@ -128,8 +142,10 @@ def _gap_json(gap: Gap) -> dict[str, object]:
     return dict(vars(gap)) | {"before": printable(gap.before), "after": printable(gap.after)}
 
 
-def anatomy_json(views: list[AnatomyView], *, full: bool) -> dict[str, object]:
+def anatomy_json(views: list[AnatomyView], *, full: bool, ranks: dict[str, object] | None = None) -> dict[str, object]:
     """The `result` of trnprof.anatomy/1 for one capture or several.
+
+    ranks: what compares the captures, where there are several.
 
     Without `full` it is kept small: with many cores first the gaps and most producers go, then all but the keys that a
     caller may rely on, then the last cores, whose parts one row sums.
@@ -139,7 +155,14 @@ def anatomy_json(views: list[AnatomyView], *, full: bool) -> dict[str, object]:
         for index, view in enumerate(views)
         for core in view.anatomy.cores
     ]
+    if any(view.rank is not None for view in views):
+        for core in cores:
+            core["rank"] = views[core["input"]].rank  # type: ignore[call-overload]
     result: dict[str, object] = {"cores": cores}
+    if ranks is not None:
+        result["ranks"] = ranks
+    if len(views) == 1 and views[0].steps:
+        result["steps"] = steps_json(views[0].steps, views[0].step_count, full=full)
     if len(views) == 1:
         anatomy = views[0].anatomy
         result["pair"] = None if anatomy.pair is None else dict(vars(anatomy.pair))
@@ -153,7 +176,8 @@ def anatomy_json(views: list[AnatomyView], *, full: bool) -> dict[str, object]:
         return result
     cores = [_contract_only(core) for core in cores]
     kept = len(cores)
-    while kept > 1 and _size(cores[:kept]) > _RESULT_BYTES:
+    others = _size(result | {"cores": []})
+    while kept > 1 and others + _size(cores[:kept]) > _RESULT_BYTES:
         kept -= 1
     result["cores"] = cores[:kept]
     if kept < len(cores):
@@ -162,7 +186,7 @@ def anatomy_json(views: list[AnatomyView], *, full: bool) -> dict[str, object]:
 
 
 def _contract_only(core: dict[str, object]) -> dict[str, object]:
-    kept = {key: core[key] for key in _CONTRACT_KEYS}
+    kept = {key: core[key] for key in (*_CONTRACT_KEYS, "rank") if key in core}
     for key, inner in _CONTRACT_INNER_KEYS.items():
         value = kept[key]
         if key == "engines" and isinstance(value, dict):
@@ -200,6 +224,10 @@ def anatomy_text(view: AnatomyView) -> str:
     facts = [view.format, view.instance_type or anatomy.hardware, f"provenance {anatomy.provenance}"]
     blocks = [f"{printable(view.path)}\n  {'  ·  '.join(printable(fact) for fact in facts)}"]
     blocks.append(quality_lines(view.data_quality))
+    if view.only_step is not None:
+        blocks.append(step_title(view.only_step.window, view.step_count))
+    elif view.steps:
+        blocks.append(steps_text(view.steps, view.step_count))
     for core in anatomy.cores:
         blocks.append(_core_text(core, view))
     if anatomy.pair is not None:
@@ -353,6 +381,10 @@ def anatomy_markdown(view: AnatomyView) -> str:
     """The parts of each core as Markdown tables, data quality first."""
     lines = [f"# Anatomy of {_md(view.path)}", "", f"{_md(view.format)}, provenance {view.anatomy.provenance}", ""]
     lines += quality_markdown(view.data_quality)
+    if view.only_step is not None:
+        lines += [_md(step_title(view.only_step.window, view.step_count)), ""]
+    elif view.steps:
+        lines += steps_markdown(view.steps)
     for core in view.anatomy.cores:
         lines += [f"## Core {core.core} ({_md(core.subgraph)})", "", "| part | ns | of window |", "|---|---:|---:|"]
         for name, value in parts_ns(core).items():
