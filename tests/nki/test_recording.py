@@ -538,6 +538,11 @@ def test_a_spec_is_another_tensor_wherever_it_stands_and_an_array_is_one() -> No
     assert len(run(body, array, array).programs[0].allocations) == 3
 
 
+def test_a_numpy_number_is_a_number() -> None:
+    recording = run("assert b >= 3 and a.shape[1] // b == 128\nx = nl.load(a[0:b, :])", A, np.int64(4))
+    assert recording.programs[0].dma[0].reads[0].shape == (4, 512)
+
+
 def test_configuration_objects_carry_tensors() -> None:
     source = SECOND + (
         "from dataclasses import dataclass, field\nfrom enum import Enum\n"

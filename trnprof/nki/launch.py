@@ -393,6 +393,6 @@ class ArgumentBinder:
 
 
 def _is_array(value: Any) -> bool:
-    """A numpy, torch or jax array (or a stand-in for one), told by what it has."""
+    """A numpy, torch or jax array (or a stand-in for one), told by what it has; a numpy number is a number."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    return isinstance(shape, Sequence) and dtype is not None and not isinstance(value, type)
+    return isinstance(shape, Sequence) and len(shape) > 0 and dtype is not None and not isinstance(value, type)
