@@ -114,7 +114,9 @@ def bandwidth_for(metadata: Metadata, hardware: Hardware, choice: str | int = "m
         )
     share = hardware["hbm.core_share_bytes_per_s"]
     assert isinstance(share.value, int)
-    return Bandwidth(share.value, f"{unmeasured}{hardware.name} datasheet ({_source_text(hardware, share)})", share.kind)
+    return Bandwidth(
+        share.value, f"{unmeasured}{hardware.name} datasheet ({_source_text(hardware, share)})", share.kind
+    )
 
 
 def parse_bandwidth(text: str) -> str | int:
@@ -134,12 +136,14 @@ def parse_bandwidth(text: str) -> str | int:
     except ValueError:
         value = 0.0
     if not 1 <= value < 1e18:
-        raise UsageError(f"--bandwidth is measured, spec or a number of bytes per second (336e9, 336GB/s), not {text!r}")
+        raise UsageError(
+            f"--bandwidth is measured, spec or a number of bytes per second (336e9, 336GB/s), not {text!r}"
+        )
     return round(value)
 
 
 def _source_text(hardware: Hardware, quantity: Quantity) -> str:
-    tag, rest = (quantity.source.split(";", 1) + [""])[:2]
+    tag, _, rest = quantity.source.partition(";")
     return hardware.sources.get(tag, tag) + (f";{rest}" if rest else "")
 
 
