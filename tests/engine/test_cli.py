@@ -6,10 +6,12 @@ import json
 import subprocess
 import sys
 
+import jsonschema
 import pytest
 
 from trnprof.cli import run
 from trnprof.cli.engine import COMMANDS
+from trnprof.result_schema import schema_of
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -42,7 +44,9 @@ def test_plan_lists_every_shape(capsys: pytest.CaptureFixture[str]) -> None:
     """2 contexts x (greedy, sampled) x (2 decode rows + 16 x {1, 2, 4} rows) = 20; needs no torch."""
     asked = ["engine", "plan", "--prefill-sizes", "16", "--decode-rows", "1,8", "--contexts", "512,2048"]
     assert run([*asked, "--format", "json"]) == 0
-    result = json.loads(capsys.readouterr().out)["result"]
+    envelope = json.loads(capsys.readouterr().out)
+    jsonschema.validate(envelope, schema_of("engine-plan"))
+    result = envelope["result"]
     assert result["shape_count"] == len(result["shapes"]) == 2 * 2 * (2 + 3)
     assert "decode_r8_w1_c2048_sampled" in result["shapes"]
     # One page: 2 attention layers (MTP's too) x 16 tokens x 2 heads x (32 + 32) channels x 4 bytes.
@@ -94,7 +98,9 @@ def test_bench_prints_each_row_count(capsys: pytest.CaptureFixture[str]) -> None
     pytest.importorskip("torch", reason="the engine extra is not installed")
     asked = ["engine", "bench", "--model", "tiny-gdn", "--rows", "1,4", "--prompt", "8", "--answer", "4"]
     assert run([*asked, "--draft", "1", "--threads", "1", "--format", "json"]) == 0
-    result = json.loads(capsys.readouterr().out)["result"]
+    envelope = json.loads(capsys.readouterr().out)
+    jsonschema.validate(envelope, schema_of("engine-bench"))
+    result = envelope["result"]
     assert [entry["rows"] for entry in result["runs"]] == [1, 4]
     assert all(entry["tokens_per_s"] > 0 for entry in result["runs"])
     assert result["provenance"] == "measured-cpu"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import jsonschema
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +16,7 @@ from trnprof.engine.config import EngineConfig
 from trnprof.engine.step_log import StepLog
 from trnprof.errors import InputDataError
 from trnprof.readers.step_log import read_step_log
+from trnprof.result_schema import schema_of
 from trnprof.step_log import STEP_COUNTS, STEP_TIMES
 
 CALLS = [(1, "experts", 130, 150), (1, "rms_norm", 150, 155), (2, "experts", 330, 380), (2, "greedy", 395, 398)]
@@ -110,6 +112,7 @@ def test_anatomy_prints_it_as_its_own(tmp_path: Path, capsys: pytest.CaptureFixt
         assert word not in out.lower()
     if form == "json":
         envelope = json.loads(out)
+        jsonschema.validate(envelope, schema_of("anatomy"))
         assert envelope["schema"] == "trnprof.anatomy/1"
         assert sum(envelope["result"]["cpu_steps"]["parts_ns"].values()) == 310
     if form == "text":
