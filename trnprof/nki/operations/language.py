@@ -155,7 +155,8 @@ def host_value(name: str, x: Any, y: Any) -> Any:
     function = getattr(np, name, None)
     if function is None:
         raise TypeError(f"nl.{name} needs a tile, got {type(x).__name__}")
-    return function(x) if y is None else function(x, y)
+    found = function(x) if y is None else function(x, y)
+    return found.item() if isinstance(found, np.generic) else found
 
 
 for _name in BINARY + COMPARISONS:
@@ -351,7 +352,9 @@ def _operator(name: str, reverse: bool = False) -> Any:
 
     def method(self: Tensor, other: Any) -> Any:
         if not isinstance(other, Tensor | int | float):
-            return NotImplemented
+            if not hasattr(other, "dtype") or not hasattr(other, "item"):
+                return NotImplemented
+            other = other.item()  # a NumPy scalar: np.float32(2) is no float
         if reverse:
             return call("language", name, other, self)
         return call("language", name, self, other)

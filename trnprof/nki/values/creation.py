@@ -19,9 +19,13 @@ from trnprof.nki.values.random import fill_uniform, reseed
 from trnprof.nki.values.registry import evaluation
 
 
+def _allocate(machine: Machine, bound: Bound, shape: Any, dtype: Any) -> Tensor:
+    return machine.limits.check_allocation(creation.allocate(machine.recorder, bound, shape, dtype))
+
+
 @evaluation("language", "ndarray", "empty")
 def ndarray(machine: Machine, operation: Operation, bound: Bound) -> Tensor:
-    tensor = creation.allocate(machine.recorder, bound, bound["shape"], bound.get("dtype") or "float32")
+    tensor = _allocate(machine, bound, bound["shape"], bound.get("dtype") or "float32")
     if bound.get("init_value") is not None:
         fill(machine, tensor, bound["init_value"])
     return tensor
@@ -29,7 +33,7 @@ def ndarray(machine: Machine, operation: Operation, bound: Bound) -> Tensor:
 
 @evaluation("language", "zeros", "ones", "full")
 def filled(machine: Machine, operation: Operation, bound: Bound) -> Tensor:
-    tensor = creation.allocate(machine.recorder, bound, bound["shape"], bound.get("dtype") or "float32")
+    tensor = _allocate(machine, bound, bound["shape"], bound.get("dtype") or "float32")
     fill(machine, tensor, bound.get("fill_value", 1 if operation.name == "ones" else 0))
     return tensor
 
@@ -38,7 +42,7 @@ def filled(machine: Machine, operation: Operation, bound: Bound) -> Tensor:
 def like(machine: Machine, operation: Operation, bound: Bound) -> Tensor:
     x = bound["x"]
     given = {**bound, "buffer": bound.get("buffer") or x.buffer}
-    tensor = creation.allocate(machine.recorder, given, x.shape, bound.get("dtype") or x.dtype)
+    tensor = _allocate(machine, given, x.shape, bound.get("dtype") or x.dtype)
     if operation.name == "zeros_like":
         fill(machine, tensor, 0)
     return tensor
@@ -46,7 +50,7 @@ def like(machine: Machine, operation: Operation, bound: Bound) -> Tensor:
 
 @evaluation("language", "rand")
 def rand(machine: Machine, operation: Operation, bound: Bound) -> Tensor:
-    tensor = creation.allocate(machine.recorder, bound, bound["shape"], bound.get("dtype") or "float32")
+    tensor = _allocate(machine, bound, bound["shape"], bound.get("dtype") or "float32")
     fill_uniform(machine, tensor)
     return tensor
 

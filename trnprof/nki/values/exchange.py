@@ -163,28 +163,52 @@ def _finish(machine: Machine, group: list[int]) -> None:
 
 
 def _collective(machine: Machine, operation: Operation, bound: Bound, work: Any) -> Any:
-    """Meet, compute every destination from copies of every source, deliver."""
+    """Meet, compute every destination from copies of every source, deliver.
+
+    Elements are moved as they are held; what is to be reduced is widened first (integers stay integers).
+    """
     group = _group(machine, bound, operation.name)
     sources = tensors_in(bound.get("srcs", bound.get("srcs_by_channel", bound.get("srcs0_by_channel"))))
     targets = tensors_in(bound.get("dsts", bound.get("dsts_by_channel")))
     seconds = tensors_in(bound.get("srcs1_by_channel"))
-    numbers = [np.array(machine.number(tensor)) for tensor in sources]
+    reduces = bound.get("op") is not None
+    given = [_operand(machine, tensor, reduces) for tensor in sources]
     if seconds:
         name = op_name(bound["op"])
-        numbers = [alu.apply(name, one, machine.number(other)) for one, other in zip(numbers, seconds, strict=True)]
-    met = _meet(machine, operation, group, (machine, numbers, targets))
+        given = [
+            _combined(name, one, _operand(machine, other, True)) for one, other in zip(given, seconds, strict=True)
+        ]
+    met = _meet(machine, operation, group, (machine, given, targets))
     if met is not None:
         results = []
         for (rank, program), (_, _, dsts) in met.items():
             for at, dst in enumerate(dsts):
                 parts = {other: met[other, program][1][at] for other in group if (other, program) in met}
-                results.append((rank, program, at, dst, work(parts, group, rank)))
-        for rank, program, _, dst, value in results:
-            owner = met[rank, program][0]
+                results.append((rank, program, dst, work(parts, group, rank)))
+        for rank, program, dst, value in results:
             if value is not None:
-                owner.write(dst, owner.fitted(np.asarray(value), dst.shape))
+                _deliver(met[rank, program][0], dst, value, reduces)
         _finish(machine, group)
     return INSTRUCTION
+
+
+def _operand(machine: Machine, tensor: Any, reduces: bool) -> np.ndarray:
+    values = np.array(machine.bits(tensor))
+    return machine.widened(values, tensor.dtype) if reduces and not kinds.is_integer(tensor.dtype) else values
+
+
+def _deliver(machine: Machine, dst: Any, value: np.ndarray, reduces: bool) -> None:
+    fitted = machine.fitted(value, dst.shape)
+    if value.dtype == kinds.NUMPY[dst.dtype] or (dst.dtype in kinds.PACKED and not reduces):
+        machine.put(dst, fitted)
+    else:
+        machine.write(dst, fitted.astype(machine.work, copy=False))
+
+
+def _combined(name: str, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    if left.dtype.kind in "iu":
+        return np.asarray(alu.apply_integers(name, left, right, left.dtype))
+    return np.asarray(alu.apply(name, left, right))
 
 
 @evaluation("collectives", "all_reduce")
@@ -196,7 +220,7 @@ def all_reduce(machine: Machine, operation: Operation, bound: Bound) -> Any:
 def _folded(name: str, parts: dict[int, np.ndarray], group: list[int]) -> np.ndarray:
     total = parts[group[0]]
     for rank in group[1:]:
-        total = alu.apply(name, total, parts[rank])
+        total = _combined(name, total, parts[rank])
     return total
 
 

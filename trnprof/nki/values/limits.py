@@ -7,6 +7,7 @@ device would compute something else.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from trnprof.nki.objects import PARTITIONS, PSUM_BANK_BYTES
@@ -28,6 +29,14 @@ MATMUL_TYPES = frozenset(
 )
 
 
+@cache
+def partition_bytes(target: str, memory: Memory) -> int:
+    """Bytes of one partition of SBUF or PSUM."""
+    from trnprof.hardware import load_hardware
+
+    return int(load_hardware(target)[f"{memory.value}.partition_bytes"].value)  # type: ignore[call-overload]
+
+
 class HardwareLimitError(ValueError):
     """The instruction asks for what the hardware does not do."""
 
@@ -44,6 +53,26 @@ class Limits:
     def is_trn3(self) -> bool:
         """Is it a NeuronCore-v4?"""
         return self.target == "trn3"
+
+    def check_allocation(self, tensor: Tensor) -> Tensor:
+        """A tensor that the kernel makes: its partitions, and its bytes of one partition (of one block of the first
+        generation's). Returns the tensor. Raises HardwareLimitError."""
+        storage = tensor.storage
+        if storage.memory is Memory.HBM or not storage.shape:
+            return tensor
+        count = storage.shape[storage.partition_axis]
+        if count > PARTITIONS:
+            raise HardwareLimitError(
+                f"{tensor.name!r} {storage.shape} in {storage.memory}: {count} partitions, and there are {PARTITIONS}; the "
+                "first dimension runs over partitions, put more into the others"
+            )
+        size = storage.partition_elements * storage.dtype.itemsize // max(storage.block_count, 1)
+        most = partition_bytes(self.target, storage.memory)
+        if size > most:
+            raise HardwareLimitError(
+                f"{tensor.name!r} {storage.shape} {storage.dtype}: {size:,} B a partition, and {storage.memory} has {most:,} B"
+            )
+        return tensor
 
     def check_operands(self, operation: Operation, bound: Bound, destination: Tensor) -> None:
         """Each operand on chip, at most 128 partitions from an allowed start, inside its partition."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from trnprof.nki.dtypes import DType
@@ -183,11 +184,12 @@ def quantize_mx(machine: Machine, operation: Operation, bound: Bound, dst: Tenso
     grouped = flat.reshape(flat.shape[0] // GROUP_PARTITIONS, GROUP_PARTITIONS, flat.shape[1] // 4, 4)
     largest = np.abs(grouped).max(axis=(1, 3)).astype(np.float32)
     exponent = (largest.view(np.uint32) >> np.uint32(23)).astype(np.int32) & 0xFF
-    # The block scale leaves one binade of room: floor(log2(largest)) - (largest exponent - 1); all zero: 2^-127.
-    biased = np.clip(exponent - (MAX_EXPONENT[dst.dtype] - 1), 0, 254)
-    biased = np.where(largest == 0, 0, biased)
+    # The block's scale is 2^(floor(log2(largest)) - the element type's largest exponent), as in the OCP specification and in
+    # the vendor's golden implementations; its API page says one less exponent. What then exceeds the type saturates.
+    biased = np.clip(exponent - MAX_EXPONENT[dst.dtype], 0, 254)
     factor = np.ldexp(np.ones(1, machine.work), -(biased - _BIAS)).astype(machine.work)
-    small = grouped * factor[:, None, :, None]
+    most = float(ml_dtypes.finfo(kinds.PACKED[dst.dtype]).max)
+    small = np.clip(grouped * factor[:, None, :, None], -most, most)
     packed = kinds.packed(small.reshape(flat.shape[0], flat.shape[1] // 4, 4), dst.dtype)
     machine.put(dst, machine.fitted(packed, dst.shape))
     _put_scales(machine, scale, biased.astype(np.uint8), flat.shape[0])

@@ -20,8 +20,8 @@ BN_STATS_ELEMENTS = 512
 @instruction("isa", "tensor_reduce")
 def tensor_reduce(machine: Machine, operation: Operation, bound: Bound, dst: Tensor) -> None:
     data = bound["data"]
-    machine.limits.same_partitions("tensor_reduce", dst, data=data)
     axes = free_axes("tensor_reduce", bound["axis"], data)
+    machine.limits.same_partitions("tensor_reduce", dst, data=data)
     reduced(machine, dst, op_name(bound["op"]), data, axes, mask=bound.get("mask"), negate=bool(bound.get("negate")))
 
 

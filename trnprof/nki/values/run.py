@@ -11,11 +11,12 @@ import numpy as np
 from trnprof.nki.dtypes import as_dtype
 from trnprof.nki.launch import ArgumentBinder, Session, program_ids, returned_tensors
 from trnprof.nki.recorder import Recorder
-from trnprof.nki.recording import Event, Note
+from trnprof.nki.recording import Event, Note, Unmodelled
 from trnprof.nki.tensor import Tensor
 from trnprof.nki.values import FAMILIES
 from trnprof.nki.values.kinds import NUMPY, PACKED, dtype_of
 from trnprof.nki.values.machine import Machine
+from trnprof.nki.values.registry import NoValuesError
 from trnprof.nki.values.schedule import Program
 from trnprof.nki.values.world import World
 
@@ -64,8 +65,15 @@ class ValueRecorder(Recorder):
     machine: Machine
 
     def emit(self, cls: type[Event], fields: dict[str, Any]) -> dict[str, Any]:
-        """Nothing is kept: a run may have any number of operations."""
-        self.entries_seen = True
+        """Nothing is kept: a run may have any number of operations.
+
+        Raises: NoValuesError for what the operation table does not have.
+        """
+        if cls is Unmodelled:
+            raise NoValuesError(
+                f"{fields['reason']}, so its values are unknown; check the name, or express it with operations that "
+                "`trnprof nki run` knows"
+            )
         return fields
 
     def access(self, tensor: Tensor, *, write: bool = False) -> Access:

@@ -59,7 +59,8 @@ class World:
         if storage.region is not MemoryRegion.shared_hbm or storage.kind == "constant":
             return Cells(count, storage.dtype, storage.name, loose=loose)
         frames = () if storage.site is None else tuple((frame.file, frame.line) for frame in storage.site.frames)
-        place = (self.launches, getattr(recorder, "rank", 0), frames, storage.name, storage.shape, str(storage.dtype))
+        rank = recorder.machine.rank if recorder.machine is not None else 0
+        place = (self.launches, rank, frames, storage.name, storage.shape, str(storage.dtype))
         seen = self._seen[id(recorder)]
         key = (*place, seen[place])
         seen[place] += 1
