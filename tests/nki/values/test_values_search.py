@@ -164,7 +164,10 @@ def test_rand2_is_uniform_between_its_bounds_seeded_and_said_not_to_be_the_devic
 
 
 def test_dropout_drops_with_its_probability() -> None:
-    call = "nisa.memset(dst=d, value=3.0)\nnisa.dropout(dst=d, data=d, prob=0.25)"
+    call = """
+nisa.memset(dst=d, value=3.0)
+nisa.dropout(dst=d, data=d, prob=0.25)
+"""
     values = result(UNIFORM.replace("{call}", call))
     assert set(np.unique(values).tolist()) == {0.0, 3.0}
     # Deviation of the share: sqrt(0.25 * 0.75 / 8192) = 0.0048.
