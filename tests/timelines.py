@@ -98,6 +98,7 @@ def core_profile(
     packets: list[tuple[Interval, int, str, int]] = (),  # type: ignore[assignment]
     updates: list[tuple[int, int, str, str | None, int]] = (),  # type: ignore[assignment]
     collectives: list[Interval] = (),  # type: ignore[assignment]
+    collective_group: str = "",
     kernels: list[Interval] = (),  # type: ignore[assignment]
     throttle: list[tuple[Interval, int]] = (),  # type: ignore[assignment]
     cores: int = 1,
@@ -170,7 +171,11 @@ def core_profile(
         ),
         collectives=make_table(
             "collectives",
-            {**spans(sorted(collectives)), "operation": text(["AllReduce"] * len(collectives))},
+            {
+                **spans(sorted(collectives)),
+                "operation": text(["AllReduce"] * len(collectives)),
+                "replica_group": text([collective_group] * len(collectives)),
+            },
         ),
         kernels=make_table(
             "kernels",

@@ -185,8 +185,8 @@ def _account(
     findings: tuple[Finding, ...],
 ) -> CaptureAccount:
     windows = step_windows(metadata)
-    cut = [window for window in windows if window.cut is not None]
-    if steps and cut:
+    cut = [step.window for step in steps if step.window.cut is not None]
+    if cut:
         detail = ", ".join(f"step {window.number} ({window.cut} outside)" for window in cut[:4])
         quality = (*quality, data_quality("DQ034", count=len(cut), detail=detail + (", ..." if len(cut) > 4 else "")))
     ranks = {core.rank for core in metadata.cores}

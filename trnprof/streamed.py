@@ -40,12 +40,10 @@ def account_batches(
     whole = AnatomyFold(metadata, hardware, bandwidth, batches.names, bodies, reach_back_ns=batches.longest_wait_ns)
     steps = None
     if windows:
+        spans = [(window.start_ts, window.end_ts) for window in windows]
         step_bodies = [
-            {
-                core.core: _clipped(batches.step_body(window.number - 1, core.core), (window.start_ts, window.end_ts))
-                for core in metadata.cores
-            }
-            for window in windows
+            {core.core: _clipped(found.get(core.core), span) for core in metadata.cores}
+            for span, found in zip(spans, batches.step_bodies(spans), strict=True)
         ]
         steps = StepsFold(
             metadata,

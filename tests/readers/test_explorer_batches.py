@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.analyzers.test_account_fold import PROFILES
+from tests.timelines import core_profile
 from trnprof.analyzers.anatomy import measure_anatomy
 from trnprof.analyzers.data_quality import CaptureFacts, capture_facts
 from trnprof.errors import InputDataError
@@ -149,3 +150,35 @@ def test_the_vendor_s_files_give_the_same_too(profile: Profile, batch_rows: int,
         assert_same(directory, batch_rows)
     except InputDataError as error:
         assert "no execution window" in error.message or "without a table of instructions" in error.message
+
+
+def test_executions_of_the_vendor_s_profile_are_steps(tmp_path: Path) -> None:
+    """ExecutionInfo with three rows, one of them without an end: three steps on the profile's own clock."""
+    from trnprof.analyzers.steps import step_windows
+    from trnprof.profile import Step
+
+    directory = tmp_path / "profile"
+    row = ((0, 60), "tensor", "MATMUL", 0, True, None, 0, None, 0)
+    write_explorer_parquet(core_profile((0, 60), instructions=[row]), directory)
+    metadata = pq.read_table(directory / "Metadata.parquet").drop_columns(["trnprof_marker"])
+    pq.write_table(metadata, directory / "Metadata.parquet")
+    executions = {
+        "execution_index": [7, 5, 6],
+        "neff_name": ["c.neff", "a.neff", None],
+        "execution_start_ts": [40, -10, 20],
+        "execution_end_ts": [None, 20, 40],
+    }
+    pq.write_table(pa.table(executions), directory / "ExecutionInfo.parquet")
+    steps = read_explorer_parquet(directory).metadata.steps
+    assert steps == (
+        Step(index=5, name="a.neff", start_ts=-10, end_ts=20),
+        Step(index=6, name="", start_ts=20, end_ts=40),
+        Step(index=7, name="c.neff", start_ts=40, end_ts=None),
+    )
+    assert_same(directory, 1)
+    windows = step_windows(read_explorer_parquet(directory).metadata)
+    assert [(w.number, w.start_ts, w.end_ts, w.cut) for w in windows] == [
+        (1, 0, 20, "begins"),
+        (2, 20, 40, None),
+        (3, 40, 60, "ends"),
+    ]

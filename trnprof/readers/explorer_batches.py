@@ -9,7 +9,7 @@ directory is read whole; columns that an account does not need are not looked at
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from trnprof.readers.explorer_source import FORMAT, open_source
 from trnprof.readers.issue_log import IssueLog
 from trnprof.readers.parquet_directory import BATCH_ROWS
 from trnprof.readers.summary_checks import TableTotals, check_against_summary, is_known_empty, totals_of
-from trnprof.readers.table_facts import EVERY_CORE, Cursor, TableFacts, in_turn, plan
+from trnprof.readers.table_facts import EVERY_CORE, Cursor, TableFacts, in_turn, plan, widen
 from trnprof.readers.vendor_metadata import build_metadata
 from trnprof.readers.vendor_tables import VENDOR_TABLES
 
@@ -136,10 +136,26 @@ class ExplorerBatches:
             times.append(0)
         return (min(times) - self._zero, max(times) - self._zero) if times else None
 
-    def step_body(self, step: int, core: int) -> tuple[int, int] | None:
-        """The same of the instructions that overlap one of metadata.steps."""
-        found = self._facts.get("instructions", TableFacts()).step_emitted.get((step, core))
-        return None if found is None else (found[0] - self._zero, found[1] - self._zero)
+    def step_bodies(self, windows: Sequence[tuple[int, int]]) -> list[dict[int, tuple[int, int]]]:
+        """The same of the instructions that overlap each of the windows, by core: one more look at the instructions."""
+        found: list[dict[int, tuple[int, int]]] = [{} for _ in windows]
+        if "instructions" not in self._groups:
+            return found
+        for table in self._instructions():
+            start, end = int64_of(table["start_ts"]), int64_of(table["end_ts"])
+            if not len(start):
+                continue
+            emitted = np.ones(len(start), bool)
+            if "compiler_pc" in table.column_names:
+                emitted = table["compiler_pc"].is_valid().to_numpy()
+            core = int64_of(table["pcore_idx"])
+            low, high = int(start.min()), int(end.max())
+            for hulls, (first, last) in zip(found, windows, strict=True):
+                if first <= high and low < last:
+                    inside = emitted & (start < last) & ((end > first) | (start >= first))
+                    for number in np.unique(core[inside]).tolist():
+                        widen(hulls, number, start, end, inside & (core == number))
+        return found
 
     def batches(self) -> Iterator[StreamBatch]:
         """The second pass.
@@ -232,17 +248,25 @@ class ExplorerBatches:
 
     def _look_at(self, name: str) -> TableFacts:
         """The first pass over one table."""
-        facts = TableFacts(
-            steps=[(step.start_ts, END_OF_TIME if step.end_ts is None else step.end_ts) for step in self._steps]
-        )
+        facts = TableFacts()
+        for number, count, table in self._times(name):
+            facts.add(number, count, table)
+            self._progress(count)
+        return facts
+
+    def _times(self, name: str) -> Iterator[tuple[int, int, pa.Table]]:
+        """(row group, rows in the file, rows that make sense) of each chunk, with the columns of _PLACED."""
         wanted = self._source.wanted(name, _PLACED[name])
         empty = self._empty[name].select([c for c in self._empty[name].column_names if c in _PLACED[name]])
         for number, group in enumerate(self._groups[name]):
             for file, count, columns in self._source.files.group_batches(group, wanted, rows=self._batch_rows):
                 table = self._source.typed(name, file, count, columns, IssueLog(), only=_PLACED[name])
-                facts.add(number, count, self._filled(table, empty))
-                self._progress(count)
-        return facts
+                yield number, count, self._filled(table, empty)
+
+    def _instructions(self) -> Iterator[pa.Table]:
+        """The same of instructions, on the metadata's clock."""
+        for _, _, table in self._times("instructions"):
+            yield self._on_clock(table)
 
     def _set_clock(self) -> None:
         """The window, the clock's zero, the cores: as readers.assembly.place_on_clock finds them in whole tables."""
@@ -334,7 +358,9 @@ class ExplorerBatches:
 
     def _placed(self, name: str, table: pa.Table) -> pa.Table:
         """The table with all columns that any of its files has, on the metadata's clock."""
-        table = self._filled(table, self._empty[name])
+        return self._on_clock(self._filled(table, self._empty[name]))
+
+    def _on_clock(self, table: pa.Table) -> pa.Table:
         if self._drop_zero:
             table = table.filter(pa.array(~zero_rows(table)))
         return shifted(table, self._zero)

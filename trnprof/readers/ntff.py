@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from trnprof.errors import InputDataError
-from trnprof.profile import CaptureIssue, Core, DmaQueue, Metadata, Profile, Provenance
+from trnprof.profile import CaptureIssue, Core, DmaQueue, Metadata, Profile, Provenance, Step
 from trnprof.readers import isa, ntff_names
 from trnprof.readers import ntff_container as box
 from trnprof.readers import ntff_records as rec
@@ -26,6 +26,8 @@ PROVENANCE_MARK = "trnprof:"
 
 _HARDWARE = {1: "trn1", 2: "trn2"}
 _TENSOR_ENGINE = 0
+_MAX_STEPS = 10_000
+"""Executions in one capture up to which each is a step."""
 _END_MARK = 3
 """Byte 36 of the NOTIFY instruction that the tensor engine executes as an execution ends."""
 
@@ -170,6 +172,11 @@ def _instruction_records(container: Container, subgraph: Subgraph) -> list[rec.R
 
 def _metadata(container: Container, window: Window, tally: Tally) -> Metadata:
     duration_ns = (window.end_ps - window.start_ps) // 1000
+    executions = container.executions if 1 < len(container.executions) <= _MAX_STEPS else ()
+    steps = tuple(
+        Step(index=place, start_ts=(start - window.start_ps) // 1000, end_ts=(end - window.start_ps) // 1000)
+        for place, (start, end) in enumerate(executions)
+    )
     return Metadata(
         format="ntff",
         format_version=str(container.version),
@@ -190,6 +197,8 @@ def _metadata(container: Container, window: Window, tally: Tally) -> Metadata:
         neff_uuid=container.uuid,
         neff_path=container.neff_path,
         versions=container.versions,
+        has_step_markers=bool(steps),
+        steps=steps,
         dge_notifications=False if tally.dynamic_packet_count else None,
         dropped_record_count=tally.lost_work_count,
         static_dma=tuple(

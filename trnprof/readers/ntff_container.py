@@ -149,7 +149,7 @@ class Container:
     payload: memoryview
     subgraphs: tuple[Subgraph, ...]
     execution: tuple[int, int] | None
-    """Start and end of the execution, ps (version 6)."""
+    """Start and end of the execution, or from the first to the last one, ps (version 6)."""
     neff_path: str | None
     uuid: str | None
     """Hex of the NEFF's uuid, or of its bytes before the first zero where the writer cut it there."""
@@ -160,6 +160,9 @@ class Container:
     instance_type: str | None
     instance_id: str | None
     versions: dict[str, str] = field(default_factory=dict)
+    executions: tuple[tuple[int, int], ...] = ()
+    """Each execution that it records, by start: more than one only where the message is repeated, which no public capture
+    shows."""
 
 
 def uuid_matches(recorded: str, neff_uuid: str) -> bool:
@@ -237,7 +240,8 @@ class _Metadata:
         self.rings_left = _MAX_RINGS
 
     def container(self) -> Container:
-        uuid = neff_path = instance_type = instance_id = execution = None
+        uuid = neff_path = instance_type = instance_id = None
+        executions: list[tuple[int, int]] = []
         architecture = 0
         versions: dict[str, str] = {}
         subgraph_messages: list[memoryview] = []
@@ -263,7 +267,7 @@ class _Metadata:
                 case 12:
                     versions["collectives"] = self.version_text(message(value))
                 case 15:
-                    execution = self.execution(message(value))
+                    executions += self.execution(message(value))
                 case 16:
                     section = self.section(message(value))
                     sections.setdefault(section.nc_idx, []).append(section)
@@ -276,7 +280,8 @@ class _Metadata:
             payload=self.payload,
             subgraphs=tuple(self.subgraph(one, sections) for one in subgraph_messages),
             unclaimed_sections=tuple(section for group in sections.values() for section in group if section.size),
-            execution=execution,
+            execution=(min(executions)[0], max(end for _, end in executions)) if executions else None,
+            executions=tuple(sorted(executions)),
             neff_path=neff_path,
             uuid=uuid,
             architecture=architecture,
@@ -308,12 +313,12 @@ class _Metadata:
         dotted = ".".join(str(numeric.get(key, 0)) for key in (1, 2, 3))
         return f"{dotted} ({build})" if build else dotted
 
-    def execution(self, view: memoryview) -> tuple[int, int] | None:
+    def execution(self, view: memoryview) -> list[tuple[int, int]]:
         found = self.numbers(view)
         start, end = found.get(2, 0), found.get(3, 0)
         if max(start, end) >= 1 << 63:
             raise WireError(f"an execution from {start} to {end} ps, beyond 64 bits")
-        return (start, end) if end > start else None
+        return [(start, end)] if end > start else []
 
     def section(self, view: memoryview) -> Section:
         found = self.numbers(view)

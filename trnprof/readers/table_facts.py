@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,8 +30,6 @@ class ChunkFacts:
 class TableFacts:
     """Gathered chunk by chunk, in the table's order; times as the capture has them."""
 
-    steps: Sequence[tuple[int, int]] = ()
-    """(start, end) of the steps that bodies are wanted of."""
     chunks: list[ChunkFacts] = field(default_factory=list)
     row_count: int = 0
     """Rows in the files."""
@@ -47,8 +44,6 @@ class TableFacts:
     """Core -> first start and last end of the compiler's instructions, rows with time 0 left out."""
     emitted_at_zero: set[int] = field(default_factory=set)
     """Cores with a compiler's instruction among those."""
-    step_emitted: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
-    """(step, core) -> the same of the instructions that overlap the step."""
 
     @property
     def cores(self) -> set[int]:
@@ -106,12 +101,7 @@ class TableFacts:
             own = emitted & (core == number)
             if bool((own & zero).any()):
                 self.emitted_at_zero.add(number)
-            _widen(self.emitted, number, start, end, own & ~zero)
-            low, high = int(start.min()), int(end.max())
-            for place, (first, last) in enumerate(self.steps):
-                if first <= high and last > low:
-                    inside = own & (start < last) & ((end > first) | (start >= first))
-                    _widen(self.step_emitted, (place, number), start, end, inside)
+            widen(self.emitted, number, start, end, own & ~zero)
 
 
 def _distinct(core: np.ndarray) -> list[int]:
@@ -121,7 +111,8 @@ def _distinct(core: np.ndarray) -> list[int]:
     return [low] if low == high else (np.flatnonzero(np.bincount(core - low)) + low).tolist()
 
 
-def _widen(hulls: dict, key: object, start: np.ndarray, end: np.ndarray, chosen: np.ndarray) -> None:
+def widen(hulls: dict[int, tuple[int, int]], key: int, start: np.ndarray, end: np.ndarray, chosen: np.ndarray) -> None:
+    """Let hulls[key] reach over the chosen rows too."""
     if chosen.any():
         low, high = int(start[chosen].min()), int(end[chosen].max())
         held = hulls.get(key, (low, high))

@@ -94,12 +94,30 @@ def ranks_table(
     elif len(views) == 1 and first.steps:
         blocks.append(steps_text(first.steps, first.step_count))
     blocks.append(ranks_text(view, [each.path for each in views]))
-    blocks.append(findings_text(findings[:_FINDINGS_SHOWN]))
-    if len(findings) > _FINDINGS_SHOWN:
-        blocks.append(f"  and {len(findings) - _FINDINGS_SHOWN} more findings of lower ceilings")
+    blocks += _findings(findings)
     bandwidth = first.anatomy.bandwidth
     blocks.append(wrapped(f"floors: ÷ {rate(bandwidth.bytes_per_s)} [{bandwidth.source}]", indent="  ", first=""))
     return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _findings(findings: tuple[Finding, ...]) -> list[str]:
+    """The capture where each code's ceiling is highest, and how many captures have it."""
+    worst: dict[str, Finding] = {}
+    counts: dict[str, int] = {}
+    for finding in findings:
+        worst.setdefault(finding.code, finding)
+        counts[finding.code] = counts.get(finding.code, 0) + 1
+    if not worst:
+        return []
+    found = [f"{code} {count} times" for code, count in sorted(counts.items()) if count > 1]
+    blocks = [findings_text(tuple(worst.values())[:_FINDINGS_SHOWN])]
+    if found:
+        blocks.append(
+            wrapped(
+                f"in all: {', '.join(found)}; each is shown where its ceiling is highest", indent="    ", first="  "
+            )
+        )
+    return blocks
 
 
 def ranks_text(view: RankView, paths: list[str]) -> str:
