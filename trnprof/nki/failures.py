@@ -56,7 +56,8 @@ def describe_failure(error: BaseException, *, stage: str, limits: dict[str, Any]
             "message": f"while {stage}: {what}{where}; please report this",
             "path": kernel_file,
         }
-    return _document("bad-input", f"{what}; the kernel fails while {stage} with these inputs", place)
+    who = "the kernel fails while" if stage.startswith(("running", "loading")) and "reference" not in stage else "while"
+    return _document("bad-input", f"{what}; {who} {stage} with these inputs", place)
 
 
 def describe_timeout(frame: FrameType | None, *, stage: str, limits: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,27 +72,47 @@ def _is_framework(name: str) -> bool:
 
 
 def call_reference(
-    call: KernelCall, file: str, name: str, arguments: dict[str, Any], outputs: list[OutputValue], *, precise: bool
+    call: KernelCall,
+    file: str,
+    name: str,
+    arguments: Sequence[dict[str, Any]],
+    outputs: Sequence[Sequence[OutputValue]],
+    *,
+    precise: bool,
 ) -> list[np.ndarray | None]:
-    """What the reference gives for each output, in order; None: nothing.
+    """What the reference gives for each output of each rank, in order; None: nothing.
 
-    The function gets the kernel's arguments by name, those it has parameters for: tensors as float32 (float64 when not
-    precise; integers as they are) arrays, or torch tensors if its module imports torch. It returns one tensor, a tuple in the kernel's order, or a
-    dict by output name.
+    arguments, outputs: of each rank. The function gets the kernel's arguments by name, those it has parameters for: tensors as
+    float32 (float64 when not precise; integers as they are) arrays, or torch tensors if its module imports torch. It returns
+    one tensor, a tuple in the kernel's order, or a dict by output name. Of several ranks it gets each tensor once, with the
+    ranks as a first axis, and returns tensors that have that axis too.
     Raises: UsageError for a function that is not there or does not fit; InputDataError for what it returns.
     """
-    from trnprof.nki.loader import find_callable
-
     path = Path(file)
     frameworks = call.frameworks if isinstance(call.frameworks, Frameworks) else Frameworks({})
     with frameworks.in_place(call):
         module = call.loader.load_beside(path)
-        function = find_callable(module, name)
+        function = getattr(module, name, None)
+        if not callable(function):
+            raise UsageError(f"--reference: the file defines no function {name}", path=path.name)
         uses_torch = isinstance(getattr(module, "torch", None), ModuleType)
         kind = np.dtype(np.float32 if precise else np.float64)
-        given = {key: _for_reference(value, uses_torch, kind) for key, value in arguments.items()}
+        together = arguments[0] if len(arguments) == 1 else _over_ranks(arguments)
+        given = {key: _for_reference(value, uses_torch, kind) for key, value in together.items()}
         returned = function(**_accepted(function, name, given, path))
         return _in_order(returned, outputs, name, path)
+
+
+def _over_ranks(arguments: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Tensors with the ranks as a first axis; other arguments as rank 0 has them."""
+    together = dict(arguments[0])
+    for key, first in arguments[0].items():
+        all_of_them = [of_rank.get(key) for of_rank in arguments]
+        if isinstance(first, np.ndarray) and all(
+            isinstance(one, np.ndarray) and one.shape == first.shape for one in all_of_them
+        ):
+            together[key] = np.stack(all_of_them)
+    return together
 
 
 def _accepted(function: Any, name: str, given: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -110,8 +130,9 @@ def _accepted(function: Any, name: str, given: dict[str, Any], path: Path) -> di
     ]
     if missing:
         raise UsageError(
-            f"{path.name}: {name}() wants {', '.join(missing)}, and the kernel's arguments are {', '.join(given)}; name its "
-            "parameters like the kernel's",
+            f"{name}() wants {', '.join(missing)}, and the kernel's arguments are {', '.join(given)}; name its parameters "
+            "like the kernel's",
+            path=path.name,
         )
     return {key: value for key, value in given.items() if key in parameters}
 
@@ -131,31 +152,54 @@ def _for_reference(value: Any, as_torch: bool, kind: np.dtype[Any]) -> Any:
     return torch.from_numpy(np.ascontiguousarray(plain.astype(unsigned.get(plain.dtype, plain.dtype))))
 
 
-def _in_order(returned: Any, outputs: list[OutputValue], name: str, path: Path) -> list[np.ndarray | None]:
+def _in_order(
+    returned: Any, outputs: Sequence[Sequence[OutputValue]], name: str, path: Path
+) -> list[np.ndarray | None]:
+    first = outputs[0]
+    kernels = [output for output in first if not output.is_argument] or list(first)
+    found: dict[str, Any]
     if isinstance(returned, dict):
-        unknown = [key for key in returned if key not in [output.name for output in outputs]]
+        found = returned
+        unknown = [key for key in returned if key not in [output.name for output in first]]
         if unknown:
             raise InputDataError(
                 f"{name}() returns {', '.join(map(str, unknown))}, and the kernel's outputs are "
-                f"{', '.join(output.name for output in outputs)}; use their names, or return a tuple in their order",
+                f"{', '.join(output.name for output in first)}; use their names, or return a tuple in their order",
                 path=path.name,
             )
-        found: list[Any] = [returned.get(output.name) for output in outputs]
-    elif isinstance(returned, list | tuple):
-        found = list(returned)
     else:
-        found = [returned]
-    kernels = [output for output in outputs if not output.is_argument] or outputs
-    if not isinstance(returned, dict) and len(found) not in (len(outputs), len(kernels)):
+        values = list(returned) if isinstance(returned, list | tuple) else [returned]
+        if len(values) not in (len(first), len(kernels)):
+            raise InputDataError(
+                f"{name}() returns {len(values)} values, and the kernel has {len(kernels)} outputs "
+                f"({', '.join(output.name for output in kernels)}); return as many, in their order",
+                path=path.name,
+            )
+        places = range(len(values))
+        return [
+            None if at not in places else _fitted(_of_rank(values[at], rank, outputs, name, path), output, name, path)
+            for rank, of_rank in enumerate(outputs)
+            for at, output in enumerate(of_rank)
+        ]
+    return [
+        None
+        if found.get(output.name) is None
+        else _fitted(_of_rank(found[output.name], rank, outputs, name, path), output, name, path)
+        for rank, of_rank in enumerate(outputs)
+        for output in of_rank
+    ]
+
+
+def _of_rank(value: Any, rank: int, outputs: Sequence[Any], name: str, path: Path) -> np.ndarray:
+    array = _as_array(value)
+    if len(outputs) == 1:
+        return array
+    if array.ndim == 0 or array.shape[0] != len(outputs):
         raise InputDataError(
-            f"{name}() returns {len(found)} values, and the kernel has {len(kernels)} outputs "
-            f"({', '.join(output.name for output in kernels)}); return as many, in their order",
+            f"{name}() gives shape {array.shape} for {len(outputs)} ranks; of several ranks the first axis is the rank",
             path=path.name,
         )
-    result: list[np.ndarray | None] = []
-    for output, value in zip(outputs, [*found, *([None] * len(outputs))], strict=False):
-        result.append(None if value is None else _fitted(_as_array(value), output, name, path))
-    return result
+    return np.asarray(array[rank])
 
 
 def _as_array(value: Any) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from trnprof.errors import InputDataError, UsageError
+from trnprof.errors import InputDataError
 from trnprof.findings import Finding
 from trnprof.nki.discovery import KernelKind, find_kernels, parse_source, read_source
 from trnprof.nki.kernel_call import KernelCall
@@ -109,23 +109,24 @@ def perform(call: KernelCall) -> dict[str, Any]:
     from trnprof.nki.values.run import compute
 
     settings = from_plain(RunSettings, call.request["settings"])
-    named = _by_parameter(call.kernel, call.positional, call.keywords, settings)
-    before: dict[str, Any] = {}
+    ranks = [_Given.of(call, settings, rank) for rank in range(settings.ranks)]
+    before: list[dict[str, Any]] = []
     if settings.reference_file is not None:  # the kernel may write its arguments
-        before = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in named.items()}
-    keywords = {name: named.get(name, value) for name, value in call.keywords.items()}
-    positional = _again_positional(call.kernel, call.positional, named)
+        before = [
+            {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in given.named.items()}
+            for given in ranks
+        ]
     run = compute(
         call.kernel,
-        positional,
-        keywords,
+        ranks[0].positional,
+        ranks[0].keywords,
         lnc=call.request["lnc"],
         grid=call.request["grid"],
         target=call.request["target"],
         precise=settings.precise,
         seed=settings.seed,
         ranks=settings.ranks,
-        arguments_of_rank=call.arguments_of_rank,
+        arguments_of_rank=lambda rank: (ranks[rank].positional, ranks[rank].keywords),
         is_host=_is_host(call),
     )
     outputs = [output for rank in run.outputs for output in rank]
@@ -140,10 +141,8 @@ def perform(call: KernelCall) -> dict[str, Any]:
     expected: list[np.ndarray | None] = [None] * len(outputs)
     if settings.reference_file is not None:
         call.enter("running the reference")
-        if settings.ranks > 1:
-            raise UsageError("--reference compares one rank; leave --ranks out, or compare the files of --out")
         expected = call_reference(
-            call, settings.reference_file, settings.reference, before, outputs, precise=settings.precise
+            call, settings.reference_file, settings.reference, before, run.outputs, precise=settings.precise
         )
     call.enter("comparing")
     reports: list[OutputReport] = []
@@ -190,22 +189,45 @@ def _parameters(kernel: Any) -> list[str]:
         return []
 
 
-def _by_parameter(
-    kernel: Any, positional: list[Any], keywords: dict[str, Any], settings: RunSettings
-) -> dict[str, Any]:
-    """Arguments by parameter; tensors without contents get theirs here, so that a reference sees the same."""
+@dataclass(frozen=True)
+class _Given:
+    """The arguments of one rank; tensors without contents have got theirs, so that a reference sees the same."""
+
+    positional: list[Any]
+    keywords: dict[str, Any]
+    named: dict[str, Any]
+    """All of them by parameter."""
+
+    @classmethod
+    def of(cls, call: KernelCall, settings: RunSettings, rank: int) -> _Given:
+        """Rank 0's are the call's. Another rank's come from the inputs file where that takes the rank; else they are the
+        same with random tensors of its own."""
+        positional, keywords = call.positional, call.keywords
+        if rank and call.arguments_of_rank is not None:
+            positional, own = call.arguments_of_rank(rank)
+            keywords = keywords | own
+        names = _parameters(call.kernel)
+        named = {
+            name: _filled(value, name, settings.seed, rank)
+            for name, value in (dict(zip(names, positional, strict=False)) | keywords).items()
+        }
+        return cls(
+            [named.get(names[at], value) if at < len(names) else value for at, value in enumerate(positional)],
+            {name: named.get(name, value) for name, value in keywords.items()},
+            named,
+        )
+
+
+def _filled(value: Any, name: str, seed: int, rank: int) -> Any:
+    """Random values for a spec; an array of its own for each rank."""
     from trnprof.nki.dtypes import as_dtype
     from trnprof.nki.recording import TensorSpec
     from trnprof.nki.values.world import random_array
 
-    names = _parameters(kernel)
-    named = dict(zip(names, positional, strict=False)) | keywords
-    for name, value in named.items():
-        if isinstance(value, TensorSpec):
-            dtype = as_dtype(value.dtype)
-            array = random_array(value.shape, dtype, seed=settings.seed, name=value.name or name)
-            named[name] = _as_record(array, str(dtype))
-    return named
+    if isinstance(value, TensorSpec):
+        dtype = as_dtype(value.dtype)
+        return _as_record(random_array(value.shape, dtype, seed=seed, name=value.name or name, rank=rank), str(dtype))
+    return value.copy() if rank and isinstance(value, np.ndarray) else value
 
 
 def _as_record(array: np.ndarray, dtype: str) -> np.ndarray:
@@ -215,11 +237,6 @@ def _as_record(array: np.ndarray, dtype: str) -> np.ndarray:
     if dtype in PACKED:
         return array.view(np.dtype([(dtype, NUMPY[dtype])]))
     return array.astype(bool) if dtype == "bool" else array
-
-
-def _again_positional(kernel: Any, positional: list[Any], named: dict[str, Any]) -> list[Any]:
-    names = _parameters(kernel)
-    return [named.get(names[at], value) if at < len(names) else value for at, value in enumerate(positional)]
 
 
 def _report(rank: int, output: Any, expected: np.ndarray | None, settings: RunSettings) -> OutputReport:

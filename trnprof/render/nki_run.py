@@ -14,6 +14,7 @@ from trnprof.render.markdown import escaped
 from trnprof.render.text import printable, table, wrapped
 
 _TEXT_FINDINGS = 10
+_TEXT_COMPARISONS = 6
 _JSON_OUTPUTS = 8
 _JSON_NOTES = 8
 
@@ -33,7 +34,7 @@ def run_text(view: RunView) -> str:
     blocks = [_headline(view), _outputs_text(values)]
     compared = [output for output in values.outputs if output.comparison is not None]
     if compared:
-        blocks.append("\n".join(_comparison_text(output) for output in compared))
+        blocks.append(_comparisons_text(compared))
     if values.findings:
         blocks.append(_findings_text(values.findings))
     blocks.append(_notes_text(values))
@@ -80,6 +81,19 @@ def _name(output: OutputReport) -> str:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
+
+
+def _comparisons_text(compared: Sequence[OutputReport]) -> str:
+    """Each output's figures; of many those that differ come first and the others are counted."""
+    shown = compared
+    if len(compared) > _TEXT_COMPARISONS:
+        shown = sorted(compared, key=lambda output: output.comparison is not None and output.comparison.agrees)
+        shown = shown[:_TEXT_COMPARISONS]
+    texts = [_comparison_text(output) for output in shown]
+    if len(shown) < len(compared):
+        agreeing = sum(output.comparison.agrees for output in compared if output.comparison is not None)
+        texts.append(f"and {len(compared) - len(shown)} more; {agreeing} of {len(compared)} outputs agree")
+    return "\n".join(texts)
 
 
 def _comparison_text(output: OutputReport) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from trnprof.nki.dtypes import as_dtype
 from trnprof.nki.launch import ArgumentBinder, Session, program_ids, returned_tensors
 from trnprof.nki.recorder import Recorder
 from trnprof.nki.recording import Event, Note, Unmodelled
+from trnprof.nki.storage import Storage
 from trnprof.nki.tensor import Tensor
 from trnprof.nki.values import FAMILIES
 from trnprof.nki.values.kinds import NUMPY, PACKED, dtype_of
@@ -59,10 +61,32 @@ class ValueRun:
     """Programs that ran, of all ranks and launches."""
 
 
+class _LiveStorages(list[Storage]):
+    """The storages of a program by number, kept alive by the kernel's own tensors only: tiles that it has dropped are gone,
+    and their contents with them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._references: list[weakref.ref[Storage]] = []
+
+    def append(self, storage: Storage) -> None:
+        self._references.append(weakref.ref(storage))
+
+    def __len__(self) -> int:
+        return len(self._references)
+
+    def __getitem__(self, number: Any) -> Any:
+        return self._references[number]()
+
+
 class ValueRecorder(Recorder):
     """A program whose operations are computed and not recorded."""
 
     machine: Machine
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.storages = _LiveStorages()
 
     def emit(self, cls: type[Event], fields: dict[str, Any]) -> dict[str, Any]:
         """Nothing is kept: a run may have any number of operations.
@@ -125,9 +149,12 @@ class ValueSession(Session):
         programs: list[Program] = []
         outcomes: dict[int, Any] = {}
         for rank in range(world.ranks):
-            given, named = (
-                (args, kwargs) if rank == 0 or self.arguments_of_rank is None else self.arguments_of_rank(rank)
-            )
+            if rank == 0:
+                given, named = args, kwargs
+            elif self.arguments_of_rank is not None:
+                given, named = self.arguments_of_rank(rank)
+            else:  # before any program runs and writes to them
+                given, named = _own(args), _own(kwargs)
             for position, ids in enumerate(program_ids(sizes)):
                 recorder = self._recorder(function, ids, sizes)
                 machine = Machine(recorder, world, precise=world.precise, seed=world.seed, place=(rank, position))
@@ -265,6 +292,17 @@ def compute(
         outputs.append(tuple(found))
         inputs.append(contents)
     return ValueRun(tuple(outputs), tuple(inputs), tuple(session.notes.values()), session.program_count)
+
+
+def _own(value: Any) -> Any:
+    """Arguments with arrays of their own."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if type(value) in (list, tuple):
+        return type(value)([_own(item) for item in value])
+    if isinstance(value, Mapping):
+        return {key: _own(item) for key, item in value.items()}
+    return value
 
 
 def _output(session: ValueSession, tensor: Tensor) -> OutputValue:
