@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,7 +14,6 @@ except ImportError:
 else:
     # Two cores are shared with other tests; one thread is also what makes sums independent of the machine's load.
     torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -23,3 +23,13 @@ def _one_thread() -> None:
     """Keeps a test that changed the thread count from slowing the others."""
     if torch is not None:
         torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _denormals_of_one_test() -> Iterator[None]:
+    """The engine flushes denormals in its thread; tests of other parts run in the same process and count on them."""
+    if torch is not None:
+        torch.set_flush_denormal(True)
+    yield
+    if torch is not None:
+        torch.set_flush_denormal(False)
