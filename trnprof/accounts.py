@@ -26,8 +26,8 @@ from trnprof.readers.explorer_source import row_count
 from trnprof.render.envelope import sha256_of
 from trnprof.typed_json import from_plain
 
-BATCH_READ_ROWS = 1_000_000
-"""Explorer Parquet with more rows than this is read in batches."""
+BATCH_READ_ROWS = 500_000
+"""Explorer Parquet with more rows than this is read in batches, unless whole tables are asked for."""
 
 ALL_STEPS = 0
 """AccountOptions.step for all of them."""
@@ -45,6 +45,8 @@ class AccountOptions:
     neff: Path | None = None
     step: int | None = None
     """None: the whole window; ALL_STEPS: it and each of its steps; else the step of that number instead."""
+    whole_tables: bool = False
+    """Read a capture whole whatever its size: findings need it, and it takes memory."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ def _key(path: Path, options: AccountOptions) -> Key:
         "hardware": options.hardware,
         "bandwidth": options.bandwidth,
         "step": options.step,
+        "whole_tables": options.whole_tables,
     }
 
 
@@ -117,7 +120,8 @@ def _neff_beside(path: Path) -> Path | None:
 
 def _make(path: Path, options: AccountOptions, sha256: str, progress: Progress | None) -> CaptureAccount:
     with _readable(path, options.neff) as (place, issues):
-        if detect_format(place) is Format.EXPLORER_PARQUET and row_count(place) > BATCH_READ_ROWS:
+        is_parquet = not options.whole_tables and detect_format(place) is Format.EXPLORER_PARQUET
+        if is_parquet and row_count(place) > BATCH_READ_ROWS:
             return _in_batches(place, issues, options, sha256, progress)
         profile = read_profile(place, neff=options.neff)
     return _from_tables(replace(profile, issues=(*profile.issues, *issues)), options, sha256)

@@ -58,5 +58,8 @@ def _take_one_processor() -> None:
     """The processes share the processors: none takes all of them for itself."""
     import pyarrow as pa
 
+    from trnprof.lean_start import leave_pandas_out
+
+    leave_pandas_out()
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)

@@ -12,6 +12,7 @@ from trnprof.cache import ResultCache, cache_folder
 from trnprof.cli.progress import Progress
 from trnprof.errors import InputDataError, UsageError
 from trnprof.findings import DataQuality, data_quality
+from trnprof.lean_start import leave_pandas_out
 from trnprof.parallel import in_processes, processor_count
 from trnprof.readers.directory import captures_in, missing_ranks, rank_in_name
 from trnprof.render.anatomy import AnatomyView
@@ -62,11 +63,6 @@ class Accounts:
         return len(ranks) > 1 and None not in ranks and len(set(ranks)) == len(ranks)
 
     @property
-    def in_batches(self) -> bool:
-        """Was a capture too large to read whole?"""
-        return any(capture.account.in_batches for capture in self.captures)
-
-    @property
     def of_one_step(self) -> bool:
         """Is each account that of one step alone?"""
         return all(
@@ -91,6 +87,7 @@ def account_all(path: Path, options: AccountOptions, *, jobs: int | None, use_ca
     Raises: InputMissingError, InputDataError for a capture that was named itself, or a folder without a readable one;
             UsageError for one NEFF and several captures.
     """
+    leave_pandas_out()
     folder = captures_in(path)
     if options.neff is not None and len(folder.captures) > 1:
         raise UsageError("--neff belongs to one capture; name that capture instead of the folder", path=path)

@@ -23,8 +23,11 @@ from trnprof.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from trnprof.cli.accounts import Accounts
     from trnprof.cli.captures import OpenCaptures
+    from trnprof.profile import Profile
     from trnprof.render.anatomy import AnatomyView
     from trnprof.render.envelope import Report
 
@@ -92,7 +95,9 @@ def anatomy(
         from trnprof.cli.engine_log import step_log_anatomy
 
         return step_log_anatomy(path, form=form, output=output, force=force, html=html)
-    accounts = account_all(path, AccountOptions(hardware, chosen, neff, wanted), jobs=jobs, use_cache=not no_cache)
+    whole = full or html is not None
+    options = AccountOptions(hardware, chosen, neff, wanted, whole_tables=whole)
+    accounts = account_all(path, options, jobs=jobs, use_cache=not no_cache)
     views, ranks = views_of(accounts), ranks_of(accounts)
     around = accounts_quality(accounts, ranks)
     first = views[0].anatomy
@@ -116,15 +121,17 @@ def anatomy(
         result=result(full),
         findings=findings_of(views),
     )
-    if html is not None or (full and not accounts.in_batches):
-        opened = whole_tables(path, neff=neff, accounts=accounts)
-        detailed = with_details(report, opened, views, hardware=hardware, ranks=comparison(True))
+    if whole:
+        profiles = whole_tables(accounts, neff=neff)
+        if html is not None:
+            # The page draws from all captures' tables at once; the details alone need one capture's at a time.
+            profiles = list(profiles)
+        detailed = with_details(report, profiles, views, hardware=hardware, ranks=comparison(True))
         if html is not None:
             from trnprof.cli.answer import write_page
             from trnprof.render.html import anatomy_html
 
-            page = anatomy_html(detailed, views, [capture.profile for capture in opened.captures])
-            write_page(page, html, output=output, force=force)
+            write_page(anatomy_html(detailed, views, list(profiles)), html, output=output, force=force)
         report = detailed if full else report
 
     is_table = sum(len(view.anatomy.cores) for view in views) > TABLE_ABOVE_CORES
@@ -169,22 +176,14 @@ def parse_step(text: str | None) -> int | None:
     return int(text)
 
 
-def whole_tables(path: Path, *, neff: Path | None, accounts: Accounts) -> OpenCaptures:
-    """The accounted captures with their tables, or what of them lies in the step that was accounted."""
-    from dataclasses import replace
-
+def whole_tables(accounts: Accounts, *, neff: Path | None) -> Iterable[Profile]:
+    """The accounted captures' tables one after the other, or what of them lies in the step that was accounted."""
     from trnprof.analyzers.steps import profile_of_step
-    from trnprof.cli.captures import OpenCapture, open_captures
+    from trnprof.readers import read_profile
 
-    opened = open_captures(path, neff=neff)
-    profiles = {capture.path: capture.profile for capture in opened.captures}
-    captures = []
     for capture in accounts.captures:
-        profile = profiles[capture.path]
-        if accounts.of_one_step:
-            profile = profile_of_step(profile, capture.account.steps[0].window)
-        captures.append(OpenCapture(capture.path, profile))
-    return replace(opened, captures=tuple(captures))
+        profile = read_profile(capture.path, neff=neff)
+        yield profile_of_step(profile, capture.account.steps[0].window) if accounts.of_one_step else profile
 
 
 def anatomy_report(
@@ -214,12 +213,15 @@ def anatomy_report(
         result=anatomy_json(views, full=False),
         findings=findings_of(views),
     )
-    return (with_details(report, opened, views, hardware=hardware) if full else report), views
+    if full:
+        profiles = [capture.profile for capture in opened.captures]
+        report = with_details(report, profiles, views, hardware=hardware)
+    return report, views
 
 
 def with_details(
     report: Report,
-    opened: OpenCaptures,
+    profiles: Iterable[Profile],
     views: list[AnatomyView],
     *,
     hardware: str | None,
@@ -234,7 +236,7 @@ def with_details(
     from trnprof.render.detail import details_json
 
     details = [
-        measure_detail(capture.profile, view.anatomy, hardware_of(capture.profile.metadata, hardware))
-        for capture, view in zip(opened.captures, views, strict=True)
+        measure_detail(profile, view.anatomy, hardware_of(profile.metadata, hardware))
+        for profile, view in zip(profiles, views, strict=True)
     ]
     return replace(report, result=anatomy_json(views, full=True, ranks=ranks) | details_json(details))

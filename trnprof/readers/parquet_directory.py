@@ -22,8 +22,8 @@ MAX_ROWS_PER_BYTE = 64
 MAX_UNPACKED_RATIO = 1000
 """Unpacked to file size up to which a file is believed."""
 
-BATCH_ROWS = 1 << 17
-"""Rows read at once where a table is read in batches: 1 MB a column, which the processor's caches hold."""
+BATCH_ROWS = 1 << 16
+"""Rows read at once where a table is read in batches: half a MB a column, which the processor's caches hold."""
 
 _BUFFER_BYTES = 1 << 20
 _ALWAYS_READ_ROWS = 1_000_000
