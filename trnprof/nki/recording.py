@@ -201,7 +201,7 @@ class DmaRecord(Event):
     implicit: str | None = None
     """Not in the source: why the compiler adds it (the identity matrix of tensor-engine transposes)."""
     index: Access | None = None
-    """GATHER: the index vector, in SBUF."""
+    """GATHER: the index vector, in SBUF; DYNAMIC_START: the scalar in SBUF, where the start comes from one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

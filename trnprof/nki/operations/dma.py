@@ -50,7 +50,10 @@ def record_dma(
     target = masked(destination, mask)
     if not transpose:
         parts = [_fitted(recorder, operation, part, target) for part in parts]
-    index = next((view.indirection for view in (*parts, target) if _is_gather(view)), None)
+    indirect = [view.indirection for view in (*parts, target) if view.indirection is not None]
+    index = next((one.index for one in indirect if one.kind is Indirection.GATHER), None)
+    if index is None:
+        index = next((one.index for one in indirect if isinstance(one.index, Tensor)), None)
     if mode == "hwdge" and any(part.dtype != target.dtype for part in parts):
         recorder.note(
             "dtype-mismatch-hwdge",
@@ -73,17 +76,13 @@ def record_dma(
         "engine": engine_name(bound.get("engine")),
         "transpose": transpose,
         "reduce_op": reduce_op,
-        "index": recorder.access(index.index) if index is not None and isinstance(index.index, Tensor) else None,
+        "index": recorder.access(index) if isinstance(index, Tensor) else None,
     }
     return recorder.emit(DmaRecord, fields)
 
 
 def _is_whole(view: Tensor) -> bool:
     return view.size == product(view.storage.shape) and view.is_contiguous() and not view.is_indirect()
-
-
-def _is_gather(view: Tensor) -> bool:
-    return view.indirection is not None and view.indirection.kind is Indirection.GATHER
 
 
 def _fitted(recorder: Recorder, operation: Operation, source: Tensor, target: Tensor) -> Tensor:
