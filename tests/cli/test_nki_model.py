@@ -194,6 +194,22 @@ def test_a_large_kernel_is_extrapolated_and_says_so(inside: Run, tmp_path: Path)
     assert "extrapolated" in inside("nki", "model", path, *INPUT, "--arg", "n=200000").stdout
 
 
+def test_without_dge(inside: Run, kernel_file: Path) -> None:
+    """Static rings: a trigger of 87 ns on the sync engine instead of 582 of GpSimd, in both commands."""
+    found = {}
+    for flag in ("--dge", "--no-dge"):
+        result = inside("nki", "model", kernel_file, *INPUT, flag, "--format", "json")
+        assert result.returncode == 0, result.stderr
+        found[flag] = json.loads(result.stdout)["result"]
+    assert found["--no-dge"]["total_ns"]["mid"] < found["--dge"]["total_ns"]["mid"]
+    assert any("--no-dge" in note for note in found["--no-dge"]["notes"])
+    assert found["--dge"]["notes"] == []
+    predicted = inside("dma-predict", kernel_file, *INPUT, "--no-dge", "--format", "json")
+    assert predicted.returncode == 0, predicted.stderr
+    assert '"none"' in predicted.stdout
+    assert '"swdge"' not in predicted.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

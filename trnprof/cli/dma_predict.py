@@ -99,6 +99,9 @@ def dma_predict(
         str, typer.Option(help="trn1, trn2 or trn3.", autocompletion=lambda: ["trn1", "trn2", "trn3"])
     ] = "trn2",
     exact: Annotated[bool, typer.Option("--exact", help="Run every loop iteration.")] = False,
+    dge: Annotated[
+        bool, typer.Option("--dge/--no-dge", help="--no-dge: compiled with --disable-dge, DMAs on static rings.")
+    ] = True,
     no_exec: Annotated[
         bool, typer.Option("--no-exec", help="Run nothing: list data-moving calls from the syntax tree.")
     ] = False,
@@ -159,6 +162,7 @@ def dma_predict(
                 settings=PredictionSettings(model, _bytes(table, "sbuf"), _bytes(table, "psum")),
                 target=hardware,
                 exact=exact,
+                dge=dge,
                 allowed_imports=tuple(allow_import or ()),
             )
             limits = Limits(wall_s=timeout, cpu_s=timeout, memory_bytes=int(memory * 2**30))

@@ -91,6 +91,9 @@ def model(
     to: Annotated[ProfileFormat, typer.Option("--to", help="What --keep writes.")] = ProfileFormat.PARQUET,
     which: Annotated[Schedule, typer.Option("--schedule", help="Which schedule --keep writes.")] = Schedule.MID,
     exact: Annotated[bool, typer.Option("--exact", help="Lay out every loop iteration, however many.")] = False,
+    dge: Annotated[
+        bool, typer.Option("--dge/--no-dge", help="--no-dge: compiled with --disable-dge, DMAs on static rings.")
+    ] = True,
     timeout: Annotated[float, typer.Option(help="Seconds that running the kernel may take.", min=1, max=86400)] = 120,
     memory: Annotated[float, typer.Option(help="GiB that running the kernel may use.", min=1, max=4096)] = 4,
     allow_import: Annotated[
@@ -143,6 +146,7 @@ def model(
         task="model_task",
         target=hardware,
         exact=exact,
+        dge=dge,
         allowed_imports=tuple(allow_import or ()),
     )
     limits = Limits(wall_s=timeout, cpu_s=timeout, memory_bytes=int(memory * 2**30), file_bytes=1 << 30)
@@ -192,7 +196,8 @@ def _program(run: KernelRun, limits: Limits) -> tuple[MachineProgram, tuple[str,
 
         document, printed, byte_count = run_guarded(run, limits, collect=fetch)
         program = load(Path(folder), document.get("program", {}))
-    notes = [*document.get("notes", ()), *document.get("loading", ()), *program.notes]
+    notes = [] if run.dge else ["--no-dge: DMAs whose mode the kernel leaves open run from static rings"]
+    notes += [*document.get("notes", ()), *document.get("loading", ()), *program.notes]
     stand_ins = document.get("stand_ins", ())
     if stand_ins:
         notes.append(f"stand-ins for {', '.join(map(str, stand_ins))}: what they compute is not modelled")

@@ -79,6 +79,8 @@ class KernelRun:
     """Module of trnprof.nki whose perform() the child calls (kernel_call.py)."""
     target: str = "trn2"
     exact: bool = False
+    dge: bool = True
+    """False: compiled with --disable-dge (static_rings.py)."""
     rewrites: tuple[Rewrite, ...] = ()
     allowed_imports: tuple[str, ...] = ()
 
@@ -182,6 +184,7 @@ def _request(run: KernelRun, limits: Limits) -> bytes:
             "values": {name: str(path.absolute()) for name, path in inputs.values.items()},
             "target": run.target,
             "exact": run.exact,
+            "dge": run.dge,
             "rewrites": [[rewrite.scope, rewrite.name, rewrite.value] for rewrite in run.rewrites],
             "allowed_imports": run.allowed_imports,
             "settings": to_plain(run.settings),

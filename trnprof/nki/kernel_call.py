@@ -22,7 +22,7 @@ class KernelCall:
     positional: list[Any]
     keywords: dict[str, Any]
     request: dict[str, Any]
-    """What guard.py sent: target, lnc, grid, trips, exact, settings, limits, ..."""
+    """What guard.py sent: target, lnc, grid, trips, exact, dge, settings, limits, ..."""
     values: dict[str, Any]
     """Contents of integer input tensors, by parameter."""
     loader: KernelLoader
@@ -35,10 +35,11 @@ class KernelCall:
 
     def record(self, *, exact: bool | None = None) -> Recording:
         """Run the kernel on tensors without values; every loop iteration if `exact` (None: as the request says)."""
+        from trnprof.nki.static_rings import without_dge
         from trnprof.nki.trace import trace
 
         request = self.request
-        return trace(
+        recording = trace(
             self.kernel,
             self.positional,
             self.keywords,
@@ -49,6 +50,7 @@ class KernelCall:
             values=self.values,
             target=request["target"],
         )
+        return recording if request["dge"] else without_dge(recording)
 
     @property
     def stand_ins(self) -> list[str]:
