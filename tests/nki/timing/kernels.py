@@ -150,7 +150,7 @@ def by_hand(
             hbm_bytes=4096 * spread.sum(axis=1),
             slowness=np.ones(len(packets)),
             semaphore_packets=np.full(len(packets), 16),
-            is_read=np.ones(len(packets), np.bool_),
+            is_dynamic=np.zeros(len(packets), np.bool_),
         ),
         hbm_read_bytes=zeros,
         hbm_write_bytes=zeros,

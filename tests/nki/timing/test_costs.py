@@ -90,6 +90,13 @@ def test_mid_is_what_captures_show(engine: str, work: Work, issue: tuple[int, in
     assert latency[0] - 4 <= latency_ns(engine, work) <= latency[1] + 4
 
 
+def test_few_columns_hold_the_engine_for_64_and_are_out_sooner() -> None:
+    # The expert layer's capture: products of one column take 163 to 165 ns, 392 cycles and their own.
+    one = Work("nc_matmul", 1, 128, 128)
+    assert issue_ns("tensor", one) == pytest.approx((64 + 8) / 2.4, abs=0.01)
+    assert latency_ns("tensor", one) == pytest.approx(165, abs=3)
+
+
 def test_a_small_dependent_instruction_takes_what_a_decode_step_measured() -> None:
     # TrnRT: 153 ns for a small instruction in a chain on the vector engine.
     assert latency_ns("vector", Work("tensor_reduce", elements=1)) == pytest.approx(153, abs=1)

@@ -9,8 +9,20 @@ import pytest
 
 from tests.nki.timing.kernels import FIRST, SECOND, attention, lowered, record, scheduled
 from trnprof.errors import InputDataError
+from trnprof.nki.static_rings import without_dge
 from trnprof.nki.timing.exchange import load, save
-from trnprof.nki.timing.program import BARRIER, COMPUTE, DMA, EXCHANGE, RESULT, VIRTUAL, MachineProgram
+from trnprof.nki.timing.lowering import lower
+from trnprof.nki.timing.program import (
+    BARRIER,
+    COMPUTE,
+    DMA,
+    EXCHANGE,
+    HWDGE,
+    RESULT,
+    STATIC,
+    VIRTUAL,
+    MachineProgram,
+)
 from trnprof.profile import ENGINES
 
 MATMUL = (
@@ -136,6 +148,65 @@ def kernel(x):
     )
     program = lowered(record(source, tmp_path, {"x": ((128, 512), "float32")}))
     assert [depends(program, number) for number in range(4)] == [{}, {}, {0: RESULT}, {1: RESULT, 2: RESULT}]
+
+
+DYNAMIC = (
+    SECOND
+    + """
+@nki.jit
+def kernel(a, chosen):
+    numbers = nl.ndarray((128, 4), dtype=chosen.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=numbers[0:1, 0:4], src=chosen)
+    for place in range(4):
+        tile = nl.ndarray((128, 512), dtype=a.dtype, buffer=nl.sbuf)
+        number = numbers.ap(pattern=[[4, 1], [1, 1]], offset=place)
+        source = a.ap(pattern=[[512, 128], [1, 512]], offset=0, scalar_offset=number, indirect_dim=0)
+        nisa.dma_copy(dst=tile, src=source)
+"""
+)
+
+
+def test_a_dma_whose_start_comes_from_sbuf_waits_for_it(tmp_path: Path) -> None:
+    program = lowered(record(DYNAMIC, tmp_path, {"a": ((8, 128, 512), "bfloat16"), "chosen": ((1, 4), "int32")}))
+    assert program.dmas.is_dynamic.tolist() == [False, True, True, True, True]
+    first = program.dependency_first
+    for number in range(1, 5):
+        assert program.dependency[first[number] : first[number + 1]].tolist() == [0]
+
+
+def test_interleaved_columns_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    source = (
+        SECOND
+        + """
+@nki.jit
+def kernel(a):
+    rows = nl.ndarray((128, 3, 8, 32), dtype=a.dtype, buffer=nl.sbuf)
+    for place in range(8):
+        nisa.dma_copy(dst=rows[:, :, place, :], src=a[:, place : place + 3, :])
+"""
+    )
+    program = lowered(record(source, tmp_path, {"a": ((128, 10, 32), "float16")}))
+    assert program.dependency_first.tolist() == [0] * 9
+
+
+def test_without_dge_dmas_run_from_static_rings(tmp_path: Path) -> None:
+    """stream_256k of a public capture compiled with --disable-dge: 8 rows of 4,000 B an engine, no packet of its own for
+    the semaphore; the copies that name a mode keep it."""
+    source = (
+        SECOND
+        + """
+@nki.jit
+def kernel(a):
+    for mode in (nisa.dge_mode.unknown, nisa.dge_mode.hwdge):
+        tile = nl.ndarray((128, 1000), dtype=a.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=a[:, 0:1000], dge_mode=mode)
+"""
+    )
+    recording = record(source, tmp_path, {"a": ((128, 2000), "float32")})
+    dmas = lower(without_dge(recording), sbuf_bytes_per_partition=196608, psum_bytes_per_partition=16384).dmas
+    assert dmas.mode.tolist() == [STATIC, HWDGE]
+    assert dmas.semaphore_packets.tolist() == [0, 16]
+    assert dmas.packets.tolist() == [[8] * 16, [8] * 16]
 
 
 def test_unknown_costs_are_counted_not_dropped(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_streams_reach_the_bandwidth_and_no_more(tmp_path: Path) -> None:
     )
     moved = 2 * 128 * 32768 * 2
     core = found.cores[0]
-    assert core.parts_ns["memory_floor"] == TimeRange(*(round(moved / rate) for rate in (435.2, 368, 336)))
+    assert core.parts_ns["memory_floor"] == TimeRange(*(round(moved / rate) for rate in (435.2, 368, 296)))
     assert core.data_ns.mid >= core.parts_ns["memory_floor"].mid
     assert core.data_ns.mid == pytest.approx(moved / 368, rel=0.01)
 

@@ -59,6 +59,31 @@ def test_a_masked_operand_is_what_its_addresses_bound() -> None:
     assert region_of(masked) == Region(100, 2, 4, 5, 8)
 
 
+def test_columns_between_the_runs_of_a_row_are_free() -> None:
+    # A tile [2, 3, 4] of which each DMA fills one of the middle places: runs of 4 at steps of 12.
+    first, second = (access(place * 4, [(12, 2), (1, 4)], pitch=24) for place in (0, 1))
+    assert region_of(first) == Region(24, 0, 1, 0, 16, ((12, 2),), 4)
+    assert not region_of(first).overlaps(region_of(second))
+    assert region_of(first).overlaps(region_of(access(3, [(1, 2)], pitch=24)))
+    # What lies in the gap was not overwritten.
+    assert not region_of(first).covers(region_of(access(4, [(1, 4)], pitch=24)))
+    assert region_of(first).covers(region_of(first))
+
+
+ROWS = st.lists(st.tuples(st.sampled_from([1, 2, 3, 5, 8, 12, 24]), st.integers(1, 4)), min_size=1, max_size=3)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.tuples(st.integers(0, 40), ROWS), st.tuples(st.integers(0, 40), ROWS), st.sampled_from([1, 4]))
+def test_overlap_inside_rows_is_exact(left: tuple, right: tuple, itemsize: int) -> None:
+    both = [access(offset, pattern, pitch=1000, itemsize=itemsize) for offset, pattern in (left, right)]
+    regions = [region_of(one) for one in both]
+    touched = [addresses(one) for one in both]
+    assert regions[0].overlaps(regions[1]) == bool(touched[0] & touched[1]) == regions[1].overlaps(regions[0])
+    if regions[0].covers(regions[1]):
+        assert touched[0] >= touched[1]
+
+
 STEPS = st.sampled_from([1, 2, 8, 16, 64])
 PATTERNS = st.lists(st.tuples(STEPS, st.integers(1, 4)), min_size=1, max_size=3).map(
     lambda dims: sorted(dims, reverse=True)

@@ -71,6 +71,16 @@ def test_dmas_share_the_engines_first_come_first_served() -> None:
     assert two.end_ps.tolist() == [one, one + work]
 
 
+def test_an_address_from_sbuf_is_computed_before_the_trigger() -> None:
+    program = by_hand([("gpsimd", 8, {}), ("gpsimd", 8, {})])
+    program.dmas.is_dynamic[1] = True
+    found = scheduled(program)
+    # No software DMA is triggered earlier than 1,290 ns; 582 ns a trigger, and 650 ns before the one with an address.
+    assert found.start_ps.tolist() == [1_290_000, 1_872_000]
+    assert found.array_start_ps.tolist() == [1_290_000, 2_522_000]
+    assert found.issued_ps[1] == 2_522_000 + 50_000
+
+
 def test_weights_load_behind_the_product_before() -> None:
     found = scheduled(by_hand([("tensor", MATMUL, {})] * 3))
     cost = COSTS.cost("tensor", MATMUL)

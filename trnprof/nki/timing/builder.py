@@ -79,7 +79,7 @@ class ProgramBuilder:
         self._counts: dict[tuple[object, ...], tuple[DmaCount, float, int]] = {}
         self.columns = _Columns()
         self.dependencies: list[dict[int, int]] = []
-        self.dmas: list[tuple[DmaCount, float, int]] = []
+        self.dmas: list[tuple[DmaCount, float, int, bool]] = []
         self.works, self.opcodes, self.sources, self.functions, self.tables = (_Names() for _ in range(5))
         self.source_functions: dict[int, str] = {}
         self.kernels: list[KernelSpan] = []
@@ -281,22 +281,22 @@ def _slowness(record: DmaRecord, count: DmaCount, law: DmaModel) -> float:
     return factor
 
 
-def _dma_table(dmas: list[tuple[DmaCount, float, int]]) -> DmaTable:
+def _dma_table(dmas: list[tuple[DmaCount, float, int, bool]]) -> DmaTable:
     packets = np.zeros((len(dmas), DMA_ENGINE_COUNT), np.int64)
     sizes = np.zeros((len(dmas), DMA_ENGINE_COUNT), np.int64)
-    for row, (count, _, first) in enumerate(dmas):
+    for row, (count, _, first, _) in enumerate(dmas):
         used = len(count.engine_packets)
         engines = slice(None) if used == DMA_ENGINE_COUNT else (first + np.arange(used)) % DMA_ENGINE_COUNT
         packets[row, engines] = count.engine_packets
         sizes[row, engines] = count.engine_bytes
-    counts = [count for count, _, _ in dmas]
+    counts = [count for count, *_ in dmas]
     return DmaTable(
         mode=np.array([MODES.get(count.mode, 0) for count in counts], np.int64),
         is_assumed=np.array([count.mode_is_assumed for count in counts], np.bool_),
         packets=packets,
         engine_bytes=sizes,
         hbm_bytes=np.array([count.hbm_read_bytes + count.hbm_write_bytes for count in counts], np.int64),
-        slowness=np.array([slowness for _, slowness, _ in dmas], np.float64),
+        slowness=np.array([slowness for _, slowness, _, _ in dmas], np.float64),
         semaphore_packets=np.array([count.semaphore_packet_count for count in counts], np.int64),
-        is_read=np.array([count.hbm_read_bytes > 0 for count in counts], np.bool_),
+        is_dynamic=np.array([is_dynamic for _, _, _, is_dynamic in dmas], np.bool_),
     )

@@ -72,7 +72,9 @@ class CostModel:
         if engine == "tensor":
             parts = int(self.costs["tensor_engine.instructions_fp32"].mid) if _is_split(entry, work) else 1
             issue = max(overhead["issue_floor"], cycles + parts * overhead["issue_overhead"])
-            latency = issue + overhead["latency_overhead"]
+            # Few columns hold the engine for the floor, but come out as soon as they are through.
+            streamed = _passes(self, work, transpose=entry.formula == "transpose") * _columns(entry, work)
+            latency = max(issue, streamed + parts * overhead["issue_overhead"] + overhead["latency_overhead"])
             weights = self.costs[f"tensor_engine.weights_{'fp32' if work.passes_fp32 else '2byte'}"].at(self.case)
             return Cost(of_engine.cycles_ps(issue), of_engine.cycles_ps(latency), parts, of_engine.cycles_ps(weights))
         if work.wide_stride:
@@ -114,12 +116,17 @@ def _passes(model: CostModel, work: Work, *, transpose: bool) -> float:
     )
 
 
+def _columns(entry: InstructionCost, work: Work) -> int:
+    """Columns that a pass of the tensor engine streams."""
+    return work.partitions if entry.formula == "transpose" else work.elements
+
+
 def _matmul(model: CostModel, entry: InstructionCost, work: Work) -> float:
-    return _passes(model, work, transpose=False) * max(min(64, work.rows), work.elements)
+    return _passes(model, work, transpose=False) * max(min(64, work.rows), _columns(entry, work))
 
 
 def _transpose(model: CostModel, entry: InstructionCost, work: Work) -> float:
-    return _passes(model, work, transpose=True) * max(work.partitions, min(64, work.rows))
+    return _passes(model, work, transpose=True) * max(min(64, work.rows), _columns(entry, work))
 
 
 def _local_gather(model: CostModel, entry: InstructionCost, work: Work) -> float:

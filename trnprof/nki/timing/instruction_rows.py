@@ -31,9 +31,9 @@ class _Rows:
         self.program = schedule.program
         self.signals = signals
         self.engine = schedule.engine
-        added = ("LDWEIGHTS", "ACT_TABLE_LOAD", "EVENT_SEMAPHORE", "SET_ORDERING_MODE", "NOP")
+        added = ("LDWEIGHTS", "ACT_TABLE_LOAD", "EVENT_SEMAPHORE", "SET_ORDERING_MODE", "NOP", "TENSOR_LOAD")
         self.opcodes = [*self.program.opcodes, *added]
-        self.load_weights, self.load_table, self.event, self.prologue, self.epilogue = (
+        self.load_weights, self.load_table, self.event, self.prologue, self.epilogue, self.load_register = (
             len(self.program.opcodes) + place for place in range(len(added))
         )
 
@@ -47,13 +47,14 @@ class _Rows:
         pieces = [
             {
                 "row": plain,
-                "start": schedule.start_ps[plain],
+                "start": schedule.array_start_ps[plain],
                 "end": end[plain],
                 "opcode": program.opcode[plain].astype(np.int64),
-                "is_first": np.ones(len(plain), bool),
+                "is_first": schedule.array_start_ps[plain] == schedule.start_ps[plain],
                 "is_last": np.ones(len(plain), bool),
                 "macs": np.zeros(len(plain), np.int64),
             },
+            *self._addresses(),
             *self._matmuls(),
             *self._meetings(),
         ]
@@ -76,8 +77,8 @@ class _Rows:
             "waited": np.where(merged["is_first"], waited_ps[at], 0),
             "update": np.where(merged["is_last"], self.signals.semaphore[at], -1),
             "macs": merged["macs"],
-            "read": np.where(program.kind[at] == DMA, program.hbm_read_bytes[at], 0),
-            "write": np.where(program.kind[at] == DMA, program.hbm_write_bytes[at], 0),
+            "read": np.where(merged["is_last"], program.hbm_read_bytes[at], 0),
+            "write": np.where(merged["is_last"], program.hbm_write_bytes[at], 0),
             "transpose": program.is_transpose[at].astype(np.int64),
         }
         for extra in (self._frame(), self._table_loads()):
@@ -183,6 +184,24 @@ class _Rows:
                 before = np.concatenate(([0], np.maximum.accumulate(schedule.issued_ps[rows])[:-1]))[: len(rows)]
                 waited[rows] = np.maximum(schedule.start_ps[rows] - before, 0)
         return np.where(waits >= 0, waited, 0)
+
+    def _addresses(self) -> list[dict[str, npt.NDArray[np.int64]]]:
+        """What computes a DMA's address before it is triggered, as one instruction."""
+        schedule = self.schedule
+        rows = np.flatnonzero((self.program.kind == DMA) & (schedule.array_start_ps > schedule.start_ps))
+        if not len(rows):
+            return []
+        return [
+            {
+                "row": rows,
+                "start": schedule.start_ps[rows],
+                "end": schedule.array_start_ps[rows],
+                "opcode": np.full(len(rows), self.load_register),
+                "is_first": np.ones(len(rows), bool),
+                "is_last": np.zeros(len(rows), bool),
+                "macs": np.zeros(len(rows), np.int64),
+            }
+        ]
 
     def _matmuls(self) -> list[dict[str, npt.NDArray[np.int64]]]:
         """Weights and products of the tensor engine's operations; a float32 product as two of each."""

@@ -184,7 +184,8 @@ class _ProgramLowering:
         engine = _QUEUE_ENGINES.get(record.engine.lower())
         if engine is None:
             engine = "gpsimd" if count.mode == "swdge" else "sync" if is_read else "scalar"
-        builder.dmas.append((count, slowness, first))
+        starts = (access.indirection is Indirection.DYNAMIC_START for access in (*record.reads, record.write))
+        builder.dmas.append((count, slowness, first, any(starts)))
         number = builder.add(
             DMA,
             self.core,
@@ -299,6 +300,8 @@ class _ProgramLowering:
             region.row1 + partition,
             region.column0 + byte,
             region.column1 + byte,
+            region.dims,
+            region.run,
         )
         return allocation.memory, moved
 

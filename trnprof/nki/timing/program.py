@@ -43,8 +43,8 @@ class DmaTable:
     """Factor on the packets' time: casts, transposes, reductions; shape [n]."""
     semaphore_packets: Ints
     """4-byte packets at the end; shape [n]."""
-    is_read: npt.NDArray[np.bool_]
-    """Does it read HBM (and not only write it)? Shape [n]."""
+    is_dynamic: npt.NDArray[np.bool_]
+    """Its address is computed on the device, by the engine that triggers it. Shape [n]."""
 
 
 @dataclass(frozen=True)

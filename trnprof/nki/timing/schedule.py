@@ -59,13 +59,14 @@ class Schedule:
     mode: Ints
     """Of each DMA: HWDGE, SWDGE or STATIC, chosen likewise; shape [DMAs]."""
     start_ps: Ints
-    """When the engine begins it (a DMA: triggers it)."""
+    """When the engine begins it."""
     issued_ps: Ints
     """When the engine may begin the next."""
     end_ps: Ints
     """When its result is there; of a DMA: when its semaphore has its last increment."""
     array_start_ps: Ints
-    """Tensor engine: when the first column streams, after the weights; others: start_ps."""
+    """Tensor engine: when the first column streams, after the weights; a DMA: when it is triggered, after its address was
+    computed; others: start_ps."""
     ready_ps: Ints
     """When everything that it waited for was there."""
     waited_for: Ints
@@ -133,6 +134,8 @@ class _Simulation:
             model.ps("dma.static_issue_ns"),
         ]
         self.swdge_trigger = model.ps("dma.swdge_trigger_ns")
+        self.is_dynamic = program.dmas.is_dynamic.tolist()
+        self.dynamic_address = model.ps("dma.dynamic_address_ns")
         self.first_swdge = model.ps("fixed.first_swdge_ns")
         self.table_load = model.ps("fixed.activation_table_ns")
         resources = program.core_count * _RESOURCES
@@ -155,11 +158,15 @@ class _Simulation:
         self._count_groups()
 
     def _spread_dmas(self) -> None:
-        """Where the compiler chooses who makes a DMA's descriptors, low takes the two idle queues in turn."""
-        assumed = self.program.dmas.is_assumed.tolist()
+        """Where the compiler chooses who makes a DMA's descriptors, low takes the two idle queues in turn.
+
+        Not where the address is computed on the device: the capture of such a kernel has all of those on GpSimd.
+        """
+        dmas = self.program.dmas
+        may_move = (dmas.is_assumed & ~dmas.is_dynamic).tolist()
         turn = 0
         for number, dma in enumerate(self.dma):
-            if dma >= 0 and assumed[dma] and self.modes[dma] != STATIC:
+            if dma >= 0 and may_move[dma] and self.modes[dma] != STATIC:
                 self.engine[number], self.modes[dma] = ((SYNC, HWDGE), (GPSIMD, SWDGE))[turn]
                 turn = 1 - turn
 
@@ -315,7 +322,10 @@ class _Simulation:
         mode = self.modes[dma]
         if mode == SWDGE and at < self.first_swdge:
             at = self.first_swdge
-            self.start[number] = self.array_start[number] = at
+            self.start[number] = at
+        if self.is_dynamic[dma]:
+            at += self.dynamic_address
+        self.array_start[number] = at
         self.free[resource] = at + self.issue_of_mode[mode]
         self.issued[number] = at + (self.swdge_trigger if mode == SWDGE else self.issue_of_mode[mode])
         self.end[number] = self.queues[self.core[number]].transfer(dma, at)
