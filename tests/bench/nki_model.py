@@ -1,9 +1,10 @@
 """Modelled kernels beside what was measured: low, mid, high, the parts, and whether variants rank right.
 
 Sources: attention, eight trn2.3xlarge captures of allenkchau/trainium-kernel-fusion@d709ddf, read with trnprof (times of
-the kernel's body, without the runtime around it); matmuls, tile rates and mixed DGE modes, AWS's profile-querying skill in
-uw-syfi/vibesys@a22af55e; single loads, the vendor's DMA overview. The kernels are our own (examples/kernels), which move
-and compute the same; with TRNPROF_PUBLIC set the attention captures' own sources are modelled too.
+the kernel's body, without the runtime around it); the expert layer, six variants of KevGomes1403/nki-moe-megakernel@90c3c94
+(trn2.3xlarge); matmuls, tile rates and mixed DGE modes, AWS's profile-querying skill in uw-syfi/vibesys@a22af55e; single
+loads, the vendor's DMA overview. The kernels are our own (examples/kernels), which move and compute the same; with
+TRNPROF_PUBLIC set the captures' own sources are modelled too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from trnprof.analyzers.predicted_dma import TimeRange
 from trnprof.hardware.instruction_costs import Case
 from trnprof.nki.timing.model import KernelModel, model_recording
 from trnprof.nki.timing.schedule import Schedule
+
+_WIDTH = 30
 
 DIFFERENT = 1.10
 """Measured variants whose times are further apart than this must rank right."""
@@ -72,7 +75,40 @@ ATTENTION = (
 _SQUARE = dict.fromkeys(("lhs_t", "rhs"), ((4096, 4096), "bfloat16"))
 _TILES = {"left": ((128, 128), "bfloat16"), "right": ((128, 512), "bfloat16")}
 
+_EXPERTS = {
+    "hidden": ((1, 2048), "bfloat16"),
+    "gate_up": ((128, 2048, 512), "bfloat16"),
+    "down": ((128, 256, 2048), "bfloat16"),
+    "chosen": ((1, 8), "int32"),
+    "shares": ((1, 8), "float32"),
+}
+
+
+def _experts(variant: str, total_us: float, gate_up: int, down: int, product: int, tensor_us: float) -> Measured:
+    """The runtime around the kernel takes 13.1 us in the capture of v6b."""
+    return Measured(
+        f"experts {gate_up}/{down}/{product} ({variant})",
+        "sparse_experts.py",
+        "experts",
+        _EXPERTS,
+        round((total_us - 13.1) * 1000),
+        parts_ns={"tensor": round(tensor_us * 1000)},
+        arguments={"gate_up_columns": gate_up, "down_columns": down, "product_columns": product},
+        family="experts",
+    )
+
+
+EXPERTS = (
+    _experts("v5", 1000, 128, 128, 128, 167.59),
+    _experts("v5b", 751.88, 128, 512, 512, 137.14),
+    _experts("v5a", 530.66, 512, 128, 128, 103.36),
+    _experts("v6a", 278.65, 512, 512, 512, 76.59),
+    _experts("v6b", 274.76, 512, 2048, 128, 69.64),
+    _experts("v7a", 220.81, 512, 2048, 512, 65.36),
+)
+
 PUBLISHED = (
+    *EXPERTS,
     Measured("matmul V0 tiled", "matmul_tilings.py", "tiled", _SQUARE, 8_602_000, parts_ns={"tensor": 4_806_000, "data": 7_906_000}, family="matmul"),
     Measured("matmul V1 blocked", "matmul_tilings.py", "blocked", _SQUARE, 2_451_000, parts_ns={"tensor": 2_163_000, "data": 1_325_000}, family="matmul"),
     Measured("matmul V2 row loads", "matmul_tilings.py", "row_loads", _SQUARE, 1_801_000, parts_ns={"tensor": 1_781_000, "data": 819_000}, family="matmul"),
@@ -144,7 +180,9 @@ def ranked_pairs(times: dict[str, tuple[Measured, TimeRange]]) -> list[tuple[str
 def run() -> str:
     """The tables."""
     models = {case.name: model_case(case) for case in CASES}
-    lines = [f"{'case':<28}{'what':<8}{'measured':>11}{'low':>11}{'mid':>11}{'high':>11}  {'range':<8} mid off by"]
+    lines = [
+        f"{'case':<{_WIDTH}}{'what':<8}{'measured':>11}{'low':>11}{'mid':>11}{'high':>11}  {'range':<8} mid off by"
+    ]
     times: dict[str, tuple[Measured, TimeRange]] = {}
     for case in CASES:
         time = part_of(models[case.name], case.what)
@@ -178,4 +216,4 @@ def run() -> str:
 def _row(name: str, what: str, measured: int, time: TimeRange) -> str:
     cells = "".join(f"{value / 1000:11,.2f}" for value in (time.low, time.mid, time.high))
     fits = "inside" if time.low <= measured <= time.high else "OUTSIDE"
-    return f"{name:<28}{what:<8}{measured / 1000:11,.2f}{cells}  {fits:<8} {off(measured, time.mid):+.0f} %"
+    return f"{name:<{_WIDTH}}{what:<8}{measured / 1000:11,.2f}{cells}  {fits:<8} {off(measured, time.mid):+.0f} %"

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from tests.bench.nki_model import ATTENTION, Measured, model_case, off, part_of, ranked_pairs
+from tests.nki.timing.kernels import record
 from tests.nki.timing.test_costs import latency_ns
 from trnprof.analyzers.anatomy import Anatomy, measure_anatomy
 from trnprof.hardware import bandwidth_for, load_hardware
 from trnprof.hardware.instruction_costs import Case, load_instruction_costs
 from trnprof.intervals import union
-from trnprof.nki.timing.model import KernelModel
+from trnprof.nki.static_rings import without_dge
+from trnprof.nki.timing.model import KernelModel, model_recording
 from trnprof.nki.timing.work import Work
 from trnprof.profile import WAIT_OPCODES, Profile, int64_of
 from trnprof.readers import read_profile
@@ -213,6 +215,49 @@ def test_handing_work_on_takes_what_the_constants_say(captured: dict[str, Captur
             if engine in starts:
                 expected = costs.engines[engine].constants["semaphore_start"].mid
                 assert np.median(starts[engine]) == pytest.approx(expected, abs=2), (name, engine)
+
+
+def test_addresses_of_dynamic_dmas_take_what_the_constants_say(captures: Path) -> None:
+    """The expert layer's capture: 144 DMAs of an expert's weights, each behind a register load and three ALU instructions."""
+    profile = read_profile(captures / "moe_megakernel" / "step.ntff")
+    assert profile.instructions is not None
+    rows = [row for row in profile.instructions.to_pylist() if row["pcore_idx"] == 0 and row["engine"] == "gpsimd"]
+    starts = [row["start_ts"] for row in rows if row["opcode"] == "DMA_DIRECT2D"]
+    pitch = np.diff(starts)
+    assert len(starts) == 160
+    costs = load_instruction_costs("trn2")
+    issue, address = costs["dma.swdge_issue_ns"], costs["dma.dynamic_address_ns"]
+    assert np.percentile(pitch, 10) >= issue.low + address.low
+    assert np.median(pitch) == pytest.approx(issue.mid + address.mid, rel=0.01)
+    assert np.percentile(pitch, 85) <= issue.high + address.high
+    products = [
+        row["end_ts"] - row["start_ts"] for row in profile.instructions.to_pylist() if row["opcode"] == "MATMUL"
+    ]
+    # 512 of the 768 have one column, and nothing holds their last cycles up.
+    assert np.percentile(products, 50) == pytest.approx(latency_ns("tensor", Work("nc_matmul", 1, 128, 128)), abs=4)
+
+
+RINGS = {"stream_256k_fd1k": 1000, "stream_256k_fd2k": 2000, "transpose_1024": 0}
+"""Captures of kernels compiled with --disable-dge, by file; of the streams the columns that the source has for each."""
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_static_rings(public_captures: Path, tmp_path: Path, name: str) -> None:
+    """Their own sources, on static rings: constants were read off the first and the last."""
+    folder = public_captures / "asst4-trainium2" / "part1"
+    profile = read_profile(folder / f"{name}.ntff")
+    core = measure_anatomy(profile, "trn2", bandwidth_for(profile.metadata, load_hardware("trn2"))).cores[0]
+    source = (folder / "kernels.py").read_text().replace("FREE_DIM = 1000", f"FREE_DIM = {RINGS[name]}")
+    kernel, tensors = "matrix_transpose", {"a_tensor": ((1024, 1024), "float32")}
+    if RINGS[name]:
+        kernel, tensors = "vector_add_stream", dict.fromkeys(("a_vec", "b_vec"), ((256_000,), "float32"))
+    model = model_recording(without_dge(record(source, tmp_path, tensors, kernel=kernel)))
+    assert core.hbm is not None
+    assert model.cores[0].hbm_write_bytes == core.hbm.write_bytes
+    measured = core.body_end_ts - core.body_start_ts
+    assert -26 <= off(measured, model.total_ns.mid) <= 0
+    # 8 MB of 512-byte rows, in and out: the transpose takes 5 % longer than high.
+    assert model.total_ns.low <= measured <= 1.06 * model.total_ns.high
 
 
 def _hand_offs(one: Captured) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
