@@ -145,7 +145,8 @@ def region_of(access: Access) -> Region:
 
 def _holes(pattern: list[tuple[int, int]], size: int) -> tuple[Dimensions, int]:
     """(dimensions that leave bytes out, bytes of a run) of steps in elements; ((), 0): every byte is touched."""
-    run, dims = size, []
+    run = size
+    dims: list[tuple[int, int]] = []
     for step, count in sorted(pattern):
         if not dims and step * size <= run:
             run += step * size * (count - 1)
