@@ -37,5 +37,6 @@ def public_captures() -> Path:
     assert path.is_dir(), f"TRNPROF_PUBLIC names no folder: {folder}"
     return path
 
+
 # No test finds what another run kept, and none fills the user's folder; tests of the cache name a folder of their own.
 os.environ["TRNPROF_CACHE_DIR"] = ""

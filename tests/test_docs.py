@@ -67,3 +67,21 @@ def test_readme_transcript_is_what_the_command_prints(captures: Path) -> None:
         timeout=60,
     )
     assert result.stdout.startswith(printed + "\n"), "make the README's transcript anew"
+
+
+def test_relative_links_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+
+
+def test_values_page_has_every_code_and_its_advice() -> None:
+    from trnprof.nki.value_codes import VALUE_CODES
+    from trnprof.nki.values.registry import NOT_EVALUATED
+
+    text = (ROOT / "docs/nki-run.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| (VAL\d{3}) \| (.+) \|$", text, re.MULTILINE))
+    assert rows == {code: f"{entry.title} | {entry.advice}" for code, entry in VALUE_CODES.items()}
+    for _, name in NOT_EVALUATED:
+        assert f".{name}`" in text
