@@ -282,6 +282,20 @@ def test_findings(inside: Run, tmp_path: Path, body: str, codes: set[str]) -> No
             assert finding["evidence"]["source"] == "kernel.py:14"
 
 
+def test_unwritten_memory_can_read_as_zero(inside: Run, tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(
+        broken(
+            "    u = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)\n"
+            "    nisa.tensor_tensor(dst=t, data1=t, data2=u, op=nl.add)\n    nisa.dma_copy(dst=out, src=t)\n"
+        )
+    )
+    assert not result_of(inside, *INPUT, "--reference", "reference.py:doubled", code=1)["result"]["agrees"]
+    document = result_of(inside, *INPUT, "--reference", "reference.py:doubled", "--unwritten", "zero")
+    assert document["result"]["agrees"]
+    assert [finding["code"] for finding in document["findings"]] == ["VAL005"]
+    assert any("--unwritten zero" in note for note in document["result"]["notes"])
+
+
 def test_hazards_are_looked_for_beside_the_values(inside: Run, tmp_path: Path) -> None:
     (tmp_path / "kernel.py").write_text("""
 import nki

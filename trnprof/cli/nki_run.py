@@ -32,6 +32,13 @@ EXAMPLES = (
 )
 
 
+class Unwritten(StrEnum):
+    """What memory that nothing has written reads as."""
+
+    NAN = "nan"
+    ZERO = "zero"
+
+
 class Precision(StrEnum):
     """Where values are rounded."""
 
@@ -73,6 +80,9 @@ def run(
     precise: Annotated[
         Precision, typer.Option(help="off: float64 everywhere, which tells rounding from a mistake.")
     ] = Precision.ON,
+    unwritten: Annotated[
+        Unwritten, typer.Option(help="What memory that nothing has written reads as: does it matter?")
+    ] = Unwritten.NAN,
     out: Annotated[
         Path | None,
         typer.Option(help="A folder for the outputs as .npy, or one file.safetensors.", show_default=False),
@@ -112,7 +122,9 @@ def run(
     from trnprof.render.nki_run import RunView, run_json, run_markdown, run_text
 
     parsed = parse_inputs(inputs=inputs or (), arguments=arguments or (), inputs_file=inputs_file, lnc=lnc, grid=grid)
-    settings = _settings(loads, seed, reference, tolerance, precise, out, ranks, hardware, lint, set(parsed.arguments))
+    settings = _settings(
+        loads, seed, reference, tolerance, precise, unwritten, out, ranks, hardware, lint, set(parsed.arguments)
+    )
     name = needed_kernel(kernel_file, kernel, given=parsed.given or bool(settings.loads))
     _check_out(out, force)
     request = KernelRun(
@@ -157,6 +169,7 @@ def _settings(
     reference: str | None,
     tolerance: str | None,
     precise: Precision,
+    unwritten: Unwritten,
     out: Path | None,
     ranks: int,
     hardware: str,
@@ -200,6 +213,7 @@ def _settings(
     return RunSettings(
         hazards=hazards if lint else None,
         precise=precise is Precision.ON,
+        zeroed=unwritten is Unwritten.ZERO,
         seed=seed,
         ranks=ranks,
         loads=files,

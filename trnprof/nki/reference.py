@@ -107,11 +107,9 @@ def _over_ranks(arguments: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Tensors with the ranks as a first axis; other arguments as rank 0 has them."""
     together = dict(arguments[0])
     for key, first in arguments[0].items():
-        all_of_them = [of_rank.get(key) for of_rank in arguments]
-        if isinstance(first, np.ndarray) and all(
-            isinstance(one, np.ndarray) and one.shape == first.shape for one in all_of_them
-        ):
-            together[key] = np.stack(all_of_them)
+        arrays = [value for value in (of_rank.get(key) for of_rank in arguments) if isinstance(value, np.ndarray)]
+        if isinstance(first, np.ndarray) and len(arrays) == len(arguments) and len({one.shape for one in arrays}) == 1:
+            together[key] = np.stack(arrays)
     return together
 
 

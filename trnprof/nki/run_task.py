@@ -36,6 +36,8 @@ class RunSettings:
     hazards: PredictionSettings | None
     """For the lint that runs beside the values; None: none."""
     precise: bool = True
+    zeroed: bool = False
+    """Memory that nothing has written reads as 0 instead of NaN."""
     seed: int = 0
     ranks: int = 1
     loads: dict[str, str] = field(default_factory=dict)
@@ -91,6 +93,7 @@ class KernelValues:
     findings: tuple[Finding, ...]
     notes: tuple[RunNote, ...]
     stand_ins: tuple[str, ...] = ()
+    zeroed: bool = False
 
     @property
     def agrees(self) -> bool:
@@ -128,6 +131,7 @@ def perform(call: KernelCall) -> dict[str, Any]:
         ranks=settings.ranks,
         arguments_of_rank=lambda rank: (ranks[rank].positional, ranks[rank].keywords),
         is_host=_is_host(call),
+        zeroed=settings.zeroed,
     )
     outputs = [output for rank in run.outputs for output in rank]
     if not outputs:
@@ -166,6 +170,7 @@ def perform(call: KernelCall) -> dict[str, Any]:
         findings=tuple(findings),
         notes=tuple(note for note in notes if note.code not in NOTE_CODES),
         stand_ins=tuple(call.stand_ins),
+        zeroed=settings.zeroed,
     )
     return {"values": to_plain(values)}
 

@@ -163,6 +163,8 @@ def basis(values: KernelValues) -> list[str]:
     ]
     if not values.precise:
         texts[0] = "float64 everywhere: nothing is rounded to the tiles' types"
+    if values.zeroed:
+        texts.append("memory that nothing wrote reads as 0 (--unwritten zero)")
     texts += [f"{note.code}: {note.message}" + (f" ({note.source})" if note.source else "") for note in values.notes]
     if values.stand_ins:
         texts.append(f"stand-ins: not run: {', '.join(values.stand_ins)}")

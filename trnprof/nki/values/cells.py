@@ -26,6 +26,7 @@ class Cells:
     """The elements of one storage, row major as Storage.strides counts them.
 
     `loose`: float types are held in float64 whatever their name says (`--precise off`); other types as they are.
+    `zeroed`: what nothing has written reads as 0, though it still counts as missing (`--unwritten zero`).
     """
 
     __slots__ = (
@@ -40,13 +41,15 @@ class Cells:
         "missing",
         "name",
         "pending",
+        "zeroed",
     )
 
-    def __init__(self, count: int, dtype: DType, name: str, *, loose: bool = False) -> None:
+    def __init__(self, count: int, dtype: DType, name: str, *, loose: bool = False, zeroed: bool = False) -> None:
         self.count = count
         self.dtype = dtype
         self.name = name
         self.loose = loose and is_real_float(dtype)
+        self.zeroed = zeroed
         self.array = np.empty(count, np.float64 if self.loose else NUMPY[dtype])
         self._filled = False
         self.missing: np.ndarray | None = None
@@ -65,6 +68,7 @@ class Cells:
         self = cls.__new__(cls)
         self.count, self.dtype, self.name = array.size, dtype, name
         self.loose = loose and is_real_float(dtype)
+        self.zeroed = False
         plain = array.view(np.uint8) if array.dtype == np.bool_ else array
         if plain.dtype.names:
             plain = plain.view(NUMPY[dtype])
@@ -150,7 +154,9 @@ class Cells:
 
     def _fill(self) -> None:
         self._filled = True
-        if self.array.dtype.kind in "iu":
+        if self.zeroed:
+            self.array.view(np.uint8)[...] = 0
+        elif self.array.dtype.kind in "iu":
             self.array.view(np.uint8)[...] = UNWRITTEN_INTEGER
         else:
             self.array[...] = np.nan

@@ -376,8 +376,8 @@ class Machine:
         if count:
             self.note(
                 "unwritten-read",
-                f"{count:,} of {tensor.size:,} elements read of {tensor.name!r} were never written (they read as NaN, "
-                "integers as 0x55...)",
+                f"{count:,} of {tensor.size:,} elements read of {tensor.name!r} were never written (they read as "
+                f"{'0' if self.world.zeroed else 'NaN, integers as 0x55...'})",
             )
 
     def _outside(self, tensor: Tensor) -> str:

@@ -254,6 +254,7 @@ def compute(
     ranks: int = 1,
     arguments_of_rank: Callable[[int], Arguments] | None = None,
     is_host: bool = False,
+    zeroed: bool = False,
 ) -> ValueRun:
     """Run `kernel` on values.
 
@@ -263,11 +264,12 @@ def compute(
     precise: round where the hardware rounds; False: float64 everywhere, which tells rounding from a mistake.
     ranks, arguments_of_rank: simulated ranks for in-kernel collectives, and each one's arguments (rank 0 gets args, kwargs).
     is_host: `kernel` is a host function that launches kernels, on the arrays themselves; the last launch's outputs count.
+    zeroed: memory that nothing has written reads as 0 instead of NaN: does it matter what is in it?
     Raises KernelError, with the user's line.
     """
     from trnprof.nki.trace import run_session
 
-    world = World(precise=precise, seed=seed, ranks=ranks)
+    world = World(precise=precise, seed=seed, ranks=ranks, zeroed=zeroed)
     session = ValueSession(
         world=world,
         lnc=lnc,

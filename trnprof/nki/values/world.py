@@ -28,8 +28,10 @@ RANDOM_INTEGERS = 8
 class World:
     """One run: `ranks` simulated ranks, each with the programs of its logical core."""
 
-    def __init__(self, *, precise: bool, seed: int, ranks: int) -> None:
+    def __init__(self, *, precise: bool, seed: int, ranks: int, zeroed: bool = False) -> None:
         self.precise = precise
+        self.zeroed = zeroed
+        """Does memory that nothing has written read as 0, and not as NaN?"""
         self.seed = seed
         self.ranks = ranks
         self.schedule = Schedule()
@@ -57,7 +59,7 @@ class World:
         """Contents for a storage that has none yet: of its own, or in shared HBM what the other programs of the rank
         allocated at the same place of the kernel."""
         if storage.region is not MemoryRegion.shared_hbm or storage.kind == "constant":
-            return Cells(count, storage.dtype, storage.name, loose=loose)
+            return Cells(count, storage.dtype, storage.name, loose=loose, zeroed=self.zeroed)
         frames = () if storage.site is None else tuple((frame.file, frame.line) for frame in storage.site.frames)
         rank = recorder.machine.rank if recorder.machine is not None else 0
         place = (self.launches, rank, frames, storage.name, storage.shape, str(storage.dtype))
@@ -66,7 +68,8 @@ class World:
         seen[place] += 1
         known = self._shared.get(key)
         if known is None:
-            known = self._shared[key] = Cells(count, storage.dtype, storage.name, loose=loose)
+            known = Cells(count, storage.dtype, storage.name, loose=loose, zeroed=self.zeroed)
+            self._shared[key] = known
         return known
 
     def share(self, recorder: Recorder, tensor: Tensor) -> None:
