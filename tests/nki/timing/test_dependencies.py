@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trnprof.nki.timing import dependencies
 from trnprof.nki.timing.dependencies import MemoryReuse, StorageHistory
 from trnprof.nki.timing.regions import Region
 
@@ -18,33 +21,40 @@ REGIONS = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.booleans(), REGIONS), max_size=25))
-def test_every_conflict_is_ordered(accesses: list[tuple[bool, Region]]) -> None:
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), REGIONS), max_size=25), st.sampled_from([1, 2, 32]))
+def test_every_conflict_is_ordered(accesses: list[tuple[bool, Region]], most: int) -> None:
     """Of two accesses that share a byte, one of them a write, the later waits for the earlier: directly, or through
-    accesses in between. And nobody waits without sharing a byte with whom it waits for."""
-    history = StorageHistory()
-    before: list[set[int]] = []
-    for number, (is_write, region) in enumerate(accesses):
-        if is_write:
-            reads, writes = history.write(region, number)
-            direct = {*reads, *writes}
-        else:
-            direct = set(history.read(region, number))
-        for other in direct:
-            assert region.overlaps(accesses[other][1])
-            assert is_write or accesses[other][0]
-        reached = set(direct)
-        for other in direct:
-            reached |= before[other]
-        before.append(reached)
-        for other, (other_writes, other_region) in enumerate(accesses[:number]):
-            if (is_write or other_writes) and region.overlaps(other_region):
-                assert other in reached, (number, other)
+    accesses in between. And nobody waits without sharing a byte with whom it waits for, unless many were joined."""
+    reached: dict[int, set[int]] = {}
+
+    def join(operations: list[int]) -> int:
+        number = 1000 + len(reached)
+        reached[number] = set(operations).union(*(reached[other] for other in operations))
+        return number
+
+    history = StorageHistory(join)
+    with mock.patch.object(dependencies, "MAX_AWAITED", most):
+        for number, (is_write, region) in enumerate(accesses):
+            direct = history.write(region, number) if is_write else (history.read(region, number),)
+            waits_for = {other for found in direct for other in found}
+            assert all(len(found) <= most + 1 for found in direct)
+            for other in waits_for:
+                if other < 1000:
+                    assert region.overlaps(accesses[other][1])
+                    assert is_write or accesses[other][0]
+            reached[number] = waits_for.union(*(reached[other] for other in waits_for))
+            for other, (other_writes, other_region) in enumerate(accesses[:number]):
+                if (is_write or other_writes) and region.overlaps(other_region):
+                    assert other in reached[number], (number, other)
+
+
+def never(operations: list[int]) -> int:
+    raise AssertionError(operations)
 
 
 def test_a_tile_written_again_and_again_waits_for_the_last_time_only() -> None:
-    history, tile = StorageHistory(), Region(512, 0, 128, 0, 512)
+    history, tile = StorageHistory(never), Region(512, 0, 128, 0, 512)
     assert history.write(tile, 0) == ([], [])
     assert history.read(tile, 1) == [0]
     assert history.write(tile, 2) == ([1], [0])

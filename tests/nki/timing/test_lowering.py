@@ -189,6 +189,28 @@ def kernel(a):
     assert program.dependency_first.tolist() == [0] * 9
 
 
+def test_parts_that_are_written_while_the_whole_is_read_stay_linear(tmp_path: Path) -> None:
+    source = (
+        SECOND
+        + """
+@nki.jit
+def kernel(a, count=500):
+    tile = nl.ndarray((128, 512), dtype=a.dtype, buffer=nl.sbuf)
+    out = nl.ndarray((128, 512), dtype=a.dtype, buffer=nl.sbuf)
+    for _ in range(count):
+        for part in range(4):
+            nisa.memset(dst=tile[:, part * 128 : part * 128 + 128], value=0)
+        nisa.activation(dst=out, op=nl.exp, data=tile)
+"""
+    )
+    sizes = []
+    for count in (500, 1000):
+        recording = record(source, tmp_path, {"a": ((128, 512), "float32")}, count=count)
+        sizes.append(len(lowered(recording).dependency))
+    assert sizes[1] < 2.1 * sizes[0]
+    assert sizes[0] < 60 * 5 * 500
+
+
 def test_without_dge_dmas_run_from_static_rings(tmp_path: Path) -> None:
     """stream_256k of a public capture compiled with --disable-dge: 8 rows of 4,000 B an engine, no packet of its own for
     the semaphore; the copies that name a mode keep it."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from trnprof.nki.timing.regions import Region
 
 MAX_CELLS = 64
 """Grid cells that one region may cover; a larger one is compared with everything."""
+MAX_AWAITED = 32
+"""Accesses of one kind that an access waits for one by one; more are joined to one for all that come later."""
 
 
 @dataclass(slots=True)
@@ -23,10 +26,13 @@ class _Entry:
 class StorageHistory:
     """The accesses of one storage so far, found by where they are: near-linear in their number.
 
-    A grid as coarse as the storage's first access holds them, so that a tile meets the few tiles around it.
+    A grid as coarse as the storage's first access holds them, so that a tile meets the few tiles around it. Parts that are
+    written again while the whole is read never cover it: such accesses are joined before they pile up.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, join: Callable[[list[int]], int]) -> None:
+        """join: makes an operation that ends when all of those given have ended, and returns its number."""
+        self._join = join
         self._pitch = self._cell_rows = self._cell_columns = 0
         self._writes = _Kind()
         self._reads = _Kind()
@@ -34,19 +40,34 @@ class StorageHistory:
     def read(self, region: Region, operation: int) -> list[int]:
         """Note a read; returns the writes that it must wait for."""
         cells = self._cells(region)
-        found = [entry.operation for entry in self._writes.meeting(region, cells)]
+        found = self._awaited(self._writes, region, cells, operation)
         self._reads.add(_Entry(region, operation), cells)
-        return found
+        return [entry.operation for entry in found]
 
     def write(self, region: Region, operation: int) -> tuple[list[int], list[int]]:
         """Note a write; returns (the reads, the writes) that it must wait for. What it covers is forgotten."""
         cells = self._cells(region)
-        reads, writes = self._reads.meeting(region, cells), self._writes.meeting(region, cells)
+        reads, writes = (self._awaited(kind, region, cells, operation) for kind in (self._reads, self._writes))
         for entry in (*reads, *writes):
             if region.covers(entry.region):
                 entry.is_alive = False
         self._writes.add(_Entry(region, operation), cells)
         return [entry.operation for entry in reads], [entry.operation for entry in writes]
+
+    def _awaited(
+        self, kind: _Kind, region: Region, cells: list[tuple[int, int]] | None, operation: int
+    ) -> list[_Entry]:
+        """The living accesses of a kind that meet the region; of too many, one that stands for them from here on."""
+        found = kind.meeting(region, cells)
+        if len(found) <= MAX_AWAITED:
+            return found
+        own = [entry for entry in found if entry.operation == operation]
+        others = [entry for entry in found if entry.operation != operation]
+        joined = _Entry(_around([entry.region for entry in others]), self._join([entry.operation for entry in others]))
+        for entry in others:
+            entry.is_alive = False
+        kind.add(joined, self._cells(joined.region))
+        return [*own, joined]
 
     def _cells(self, region: Region) -> list[tuple[int, int]] | None:
         """The grid cells under a region; None: too many, or it lies on no grid."""
@@ -103,6 +124,20 @@ class _Kind:
         if len(living) < len(entries):
             entries[:] = living
         return [entry for entry in living if region.overlaps(entry.region)]
+
+
+def _around(regions: list[Region]) -> Region:
+    """The smallest region that holds all."""
+    pitches = {region.pitch for region in regions}
+    if len(pitches) > 1:
+        return Region(0, 0, 1, min(region.first for region in regions), max(region.end for region in regions))
+    return Region(
+        pitches.pop(),
+        min(region.row0 for region in regions),
+        max(region.row1 for region in regions),
+        min(region.column0 for region in regions),
+        max(region.column1 for region in regions),
+    )
 
 
 @dataclass(slots=True)

@@ -282,8 +282,12 @@ class _ProgramLowering:
     def _history(self, key: object) -> StorageHistory:
         found = self.histories.get(key)
         if found is None:
-            found = self.histories[key] = StorageHistory()
+            found = self.histories[key] = StorageHistory(self._joined)
         return found
+
+    def _joined(self, operations: list[int]) -> int:
+        """An operation that takes no time and ends when all of them have."""
+        return self.builder.add(VIRTUAL, self.core, depends=dict.fromkeys(operations, RESULT))
 
     def _place(self, access: Access) -> tuple[object, Region]:
         """(which history, which bytes): storages that the kernel places share one history a memory."""
@@ -325,10 +329,10 @@ class _ProgramLowering:
         gates: list[int] = []
         for tenant in tenants:
             if len(tenant.users) > _FEW and tenant.release < 0:
-                tenant.release = self.builder.add(VIRTUAL, self.core, depends=dict.fromkeys(tenant.users, RESULT))
+                tenant.release = self._joined(tenant.users)
             gates += [tenant.release] if tenant.release >= 0 else tenant.users
         if len(gates) > _FEW:
-            gates = [self.builder.add(VIRTUAL, self.core, depends=dict.fromkeys(gates, RESULT))]
+            gates = [self._joined(gates)]
         return gates
 
     def _retire(self, storage: int) -> None:
