@@ -30,6 +30,7 @@ CONDITIONS = ("==", ">=", "<=", "!=", ">", "<", "event")
 _BLOCK_TEXTS = 1 << 12
 """Texts parsed at once: their bytes fit the processor's caches."""
 
+_MAX_HELD_TEXTS = 1 << 18
 _MAX_NAME_CHARS = 100
 _MAX_INDEX_DIGITS = 4
 _MAX_VALUE_DIGITS = 18
@@ -38,6 +39,7 @@ _NAME = r"(?: \([^()]{0,100}\))?"
 _WAIT = re.compile(rf"([SE])\[(\d{{1,4}})\]{_NAME}(==|>=|<=|!=|>|<)(\d{{1,18}})", re.ASCII)
 _UPDATE = re.compile(rf"S\[(\d{{1,4}})\]{_NAME}(?:\+\+|--|[+-]?=\d{{1,18}})@", re.ASCII)
 _DMA_UPDATE = re.compile(r"\bsemaphore=(\d{1,4}) sem_increment=0{0,6}[1-9]", re.ASCII)
+_DMA_SIGN = b"sem_increment="
 _SEMAPHORE = re.compile(r"\$?S\[(\d{1,4})\]|(\d{1,4})$", re.ASCII)
 
 Int64Array = npt.NDArray[np.int64]
@@ -48,7 +50,7 @@ def wait_columns(operands: pa.DictionaryArray) -> dict[str, pa.Array]:
 
     Each distinct text is parsed once; in an unrolled program nearly every instruction's text is a distinct one.
     """
-    found = _parse(operands.dictionary)
+    found = _parsed(operands.dictionary)
     rows = operands.indices
     none = found.wait < 0
     condition = pa.DictionaryArray.from_arrays(
@@ -75,6 +77,20 @@ class _Parsed:
     """The semaphore updated."""
 
 
+_last: tuple[pa.Array, _Parsed] | None = None
+"""What was parsed last: parts of one table often share their dictionary."""
+
+
+def _parsed(texts: pa.Array) -> _Parsed:
+    global _last
+    held = _last
+    if held is not None and held[0].equals(texts):
+        return held[1]
+    found = _parse(texts)
+    _last = (texts, found) if len(texts) <= _MAX_HELD_TEXTS else None
+    return found
+
+
 def _parse(texts: pa.Array) -> _Parsed:
     """The regular expressions above, for all texts at once: plain ASCII by arithmetic on its bytes, the rest one by one."""
     heads = texts.cast(pa.string())
@@ -82,18 +98,22 @@ def _parse(texts: pa.Array) -> _Parsed:
     if len(heads) and pc.max(pc.binary_length(heads)).as_py() > PREFIX_CHARS:
         heads = pc.utf8_slice_codeunits(heads, 0, PREFIX_CHARS)
     found = _Parsed(*(np.full(len(heads), -1, np.int64) for _ in range(4)))
-    if not len(heads):
-        return found
     for first in range(0, len(heads), _BLOCK_TEXTS):
-        _parse_bytes(heads.slice(first, _BLOCK_TEXTS), first, found)
-    ascii_only = pc.string_is_ascii(heads)
-    for place in np.flatnonzero(~ascii_only.to_numpy(zero_copy_only=False)).tolist():
-        _parse_one(heads[place].as_py(), place, found)
-    dma = pc.and_(pc.match_substring(heads, "sem_increment="), ascii_only).to_numpy(zero_copy_only=False)
-    for place in np.flatnonzero(dma & (found.update < 0)).tolist():
-        update = _DMA_UPDATE.search(heads[place].as_py())
-        found.update[place] = int(update[1]) if update else -1
+        _parse_block(heads.slice(first, _BLOCK_TEXTS), first, found)
     return found
+
+
+def _parse_block(heads: pa.Array, first: int, found: _Parsed) -> None:
+    held = _Bytes(heads)
+    _parse_bytes(held, first, found)
+    is_ascii = held.data.max() < 128
+    if not is_ascii or _DMA_SIGN in held.data.tobytes():
+        for place, head in enumerate(heads.to_pylist(), first):
+            if not head.isascii():
+                _parse_one(head, place, found)
+            elif found.update[place] < 0 and "sem_increment=" in head:
+                update = _DMA_UPDATE.search(head)
+                found.update[place] = int(update[1]) if update else -1
 
 
 def _parse_one(head: str, place: int, found: _Parsed) -> None:
@@ -135,9 +155,8 @@ class _Bytes:
         return np.where(after > place, value, -1), after
 
 
-def _parse_bytes(texts: pa.Array, first: int, found: _Parsed) -> None:
+def _parse_bytes(held: _Bytes, first: int, found: _Parsed) -> None:
     """Every `S[` and `E[` is looked at; of a text the first wait and the first update count."""
-    held = _Bytes(texts)
     data = held.data
     start = np.flatnonzero(data[1:] == ord("["))
     start = start[(data[start] == ord("S")) | (data[start] == ord("E"))]

@@ -25,6 +25,7 @@ MAX_UNPACKED_RATIO = 1000
 BATCH_ROWS = 1 << 16
 """Rows read at once where a table is read in batches: half a MB a column, which the processor's caches hold."""
 
+_DECODE_ROWS = 1 << 18
 _BUFFER_BYTES = 1 << 20
 _ALWAYS_READ_ROWS = 1_000_000
 _ALWAYS_READ_BYTES = 1 << 30
@@ -165,10 +166,11 @@ class ParquetDirectory:
                 pre_buffer=False,
                 buffer_size=_BUFFER_BYTES,
             )
-            parts = reader.iter_batches(batch_size=rows, row_groups=[place.number], columns=present)
+            # Decoded in longer pieces than they are given out in: each piece of a text column has a dictionary to build.
+            parts = reader.iter_batches(batch_size=max(rows, _DECODE_ROWS), row_groups=[place.number], columns=present)
         held: list[pa.RecordBatch] = []
         while left:
-            # A batch may come in pieces where a dictionary changes.
+            # A piece may be shorter where a dictionary changes.
             size = min(left, rows)
             while present and sum(part.num_rows for part in held) < size:
                 with reading(file):
