@@ -144,8 +144,10 @@ def union_lengths(group: npt.NDArray[np.int_], start: Int64Array, end: Int64Arra
     group, start, end = group[order].astype(np.int64), start[order], end[order]
     # Side by side, one group after the other, no group's interval overlaps another's: one pass serves all.
     shift = group * (int(end.max()) - int(start.min()) + 1)
-    charged = charged_lengths(start + shift, end + shift)
-    return np.bincount(group, weights=charged, minlength=group_count).astype(np.int64)
+    begin, end = start + shift, np.maximum(end, start) + shift
+    # What an interval adds is what of it lies beyond the furthest end so far; who adds it among ties does not matter here.
+    begin[1:] = np.maximum(begin[1:], np.maximum.accumulate(end)[:-1])
+    return np.bincount(group, weights=np.maximum(end - begin, 0), minlength=group_count).astype(np.int64)
 
 
 def _combine(a: Intervals, b: Intervals, *, wanted_depth: int) -> Intervals:
