@@ -47,8 +47,6 @@ from trnprof.nki.dtypes import DTYPES  # noqa: E402
 FILE_TIMEOUT_S = 3600
 READS_UNWRITTEN = "reads memory that nothing wrote"
 """Among a case's figures: it agrees if that memory holds zeros."""
-MEMORY_BYTES = 10 << 30
-"""Of a child, the reference and its framework included."""
 GOAL = 0.9
 
 
@@ -60,6 +58,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only test files or kernels whose name holds this text")
     parser.add_argument("--function", default="", help="only test functions whose name holds this text")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--memory", type=int, default=10, help="GiB of a child, its reference and framework included")
     parser.add_argument("--path", action="append", default=[], help="folder of installed packages (torch, scipy)")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--child", default="", help=argparse.SUPPRESS)
@@ -84,6 +83,7 @@ def run_file(options: argparse.Namespace, checkout: Path, item: str) -> list[dic
     with tempfile.NamedTemporaryFile("r", suffix=".jsonl") as results:
         command = [sys.executable, __file__, str(checkout), "--child", item, "--cases", str(options.cases)]
         command += ["--timeout", str(options.timeout), "--function", options.function]
+        command += ["--memory", str(options.memory)]
         command += [part for folder in options.path for part in ("--path", folder)]
         command += ["--verbose"] if options.verbose else []
         environment = {**os.environ, "AGREEMENT_RESULTS": results.name, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
@@ -136,7 +136,7 @@ def report(rows: list[dict[str, Any]], seconds: float) -> int:
 def run_child(checkout: Path, options: argparse.Namespace) -> int:
     """Run one test file's (or tutorial's) kernels, one JSON line a case into AGREEMENT_RESULTS."""
     out = Path(os.environ["AGREEMENT_RESULTS"])
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (options.memory << 30, options.memory << 30))
     signal.signal(signal.SIGALRM, _out_of_time)
     runner = run_sample if coverage.is_samples(checkout) else run_library_file
     with out.open("w") as results:

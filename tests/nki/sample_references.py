@@ -196,6 +196,7 @@ def _contributed(name: str, generator: np.random.Generator) -> SampleCase:
 
 def run_sample_case(checkout: Path, item: str) -> dict[str, float]:
     """Compute one kernel and compare. Raises DisagreementError or KernelError."""
+    from trnprof.nki.discovery import KernelKind, find_kernels, parse_source, read_source
     from trnprof.nki.loader import KernelLoader, find_callable
     from trnprof.nki.modules import install_nki_modules
     from trnprof.nki.values.run import compute
@@ -205,7 +206,10 @@ def run_sample_case(checkout: Path, item: str) -> dict[str, float]:
         loader = KernelLoader(checkout / case.file)
         loader.install()
         kernel = find_callable(loader.load(), item.rpartition(":")[2])
-        run = compute(kernel, case.arguments, target=case.target)
+        name = item.rpartition(":")[2]
+        path = checkout / case.file
+        kinds = {one.name: one.kind for one in find_kernels(parse_source(read_source(path), path))}
+        run = compute(kernel, case.arguments, target=case.target, is_host=kinds.get(name) is KernelKind.HOST)
     actual = run.outputs[0][0].array.astype(np.float32)
     expected = np.asarray(case.expected()).astype(np.float32)
     if actual.size != expected.size:

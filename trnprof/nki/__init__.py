@@ -1,4 +1,4 @@
-"""The NKI front end without the Neuron SDK: a kernel's own Python runs here, on tensors that have no values.
+"""The NKI front end without the Neuron SDK: a kernel's own Python runs here, on tensors without values (or, in values/, with).
 
 A tensor is a view (shape, strides, offset, dtype) of a storage in a memory; every operation that the kernel calls becomes
 a record. One way in, one way out:
@@ -26,6 +26,8 @@ Module map
     operations/ one table: every operation with operands, engine, memory rules, result
     launch      nki.jit, kernel[grid](...), program ids
     objects     NKIObject, enums, registers
+    values/     the same operations computed with NumPy: values/run.py's compute(); run_task, reference, tensor_files: what
+                `trnprof nki run` adds
 
 Nothing here imports the command line, and only numpy is needed. The modules run user code: call trace() in the guarded
 child process (guard.py).

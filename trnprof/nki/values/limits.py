@@ -7,7 +7,6 @@ device would compute something else.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from trnprof.nki.objects import PARTITIONS, PSUM_BANK_BYTES
@@ -29,12 +28,12 @@ MATMUL_TYPES = frozenset(
 )
 
 
-@cache
-def partition_bytes(target: str, memory: Memory) -> int:
-    """Bytes of one partition of SBUF or PSUM."""
-    from trnprof.hardware import load_hardware
-
-    return int(load_hardware(target)[f"{memory.value}.partition_bytes"].value)  # type: ignore[call-overload]
+PARTITION_BYTES = {
+    "trn1": {Memory.SBUF: 196_608, Memory.PSUM: 16_384},
+    "trn2": {Memory.SBUF: 229_376, Memory.PSUM: 16_384},
+    "trn3": {Memory.SBUF: 262_144, Memory.PSUM: 16_384},
+}
+"""As in trnprof/hardware (a test keeps them equal): reading its tables here would import much while a kernel runs."""
 
 
 class HardwareLimitError(ValueError):
@@ -67,7 +66,7 @@ class Limits:
                 "first dimension runs over partitions, put more into the others"
             )
         size = storage.partition_elements * storage.dtype.itemsize // max(storage.block_count, 1)
-        most = partition_bytes(self.target, storage.memory)
+        most = PARTITION_BYTES[self.target][storage.memory]
         if size > most:
             raise HardwareLimitError(
                 f"{tensor.name!r} {storage.shape} {storage.dtype}: {size:,} B a partition, and {storage.memory} has {most:,} B"
