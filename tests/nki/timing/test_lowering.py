@@ -211,6 +211,24 @@ def kernel(a, count=500):
     assert sizes[0] < 60 * 5 * 500
 
 
+def test_a_row_that_every_partition_reads_is_one_row(tmp_path: Path) -> None:
+    """128 x 512 elements of a [1, 512] tile: 512 cycles, not 65,536."""
+    source = (
+        FIRST
+        + """
+@nki.jit
+def kernel(a, b):
+    out = nl.ndarray((128, 512), dtype=a.dtype, buffer=nl.shared_hbm)
+    tile, row = nl.load(a), nl.load(b)
+    nl.store(out, nisa.tensor_tensor(tile, row.broadcast_to((128, 512)), op=nl.multiply))
+    return out
+"""
+    )
+    program = lowered(record(source, tmp_path, {"a": ((128, 512), "float32"), "b": ((1, 512), "float32")}))
+    (work,) = program.works
+    assert (work.instruction, work.elements, work.partitions, work.contiguous) == ("tensor_tensor", 512, 128, True)
+
+
 def test_without_dge_dmas_run_from_static_rings(tmp_path: Path) -> None:
     """stream_256k of a public capture compiled with --disable-dge: 8 rows of 4,000 B an engine, no packet of its own for
     the semaphore; the copies that name a mode keep it."""

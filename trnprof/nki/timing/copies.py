@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trnprof.nki.recording import Access, ComputeRecord, Indirection, Memory, ProgramTrace
+from trnprof.nki.timing.operations import per_partition
 
 BANK_BYTES = 2048
 """Of a partition."""
@@ -65,12 +66,7 @@ def _row_bytes(access: Access) -> int:
 
 
 def _row_elements(access: Access) -> int:
-    elements = max(access.partition_elements, 1)
-    count = 1
-    for step, size in access.pattern:
-        if step < elements:
-            count *= size
-    return count
+    return per_partition(access)
 
 
 def _lie_side_by_side(members: list[ComputeRecord]) -> bool:

@@ -9,6 +9,7 @@ from trnprof.nki.operations.language import ACTIVATIONS, BINARY, COMPARISONS, RE
 from trnprof.nki.recording import Access, ComputeRecord, Memory
 from trnprof.nki.timing.work import Work
 
+_PARTITIONS = 128
 WIDE_STRIDE_BYTES = 16
 """An innermost stride above this halves the bandwidth of SBUF and PSUM."""
 
@@ -185,7 +186,21 @@ def partitions_of(access: Access) -> int:
     if access.memory is Memory.HBM:
         return 1
     elements = max(access.partition_elements, 1)
+    if _is_broadcast_over_partitions(access):
+        return access.pattern[0][1]
     return max(prod(count for step, count in access.pattern if step >= elements), 1)
+
+
+def _is_broadcast_over_partitions(access: Access) -> bool:
+    """Does every partition read the same row? Its first dimension then has no step, and none moves to another partition."""
+    elements = max(access.partition_elements, 1)
+    pattern = access.pattern
+    return (
+        len(pattern) > 1
+        and pattern[0][0] == 0
+        and 1 < pattern[0][1] <= _PARTITIONS
+        and not any(step >= elements and count > 1 for step, count in pattern)
+    )
 
 
 def per_partition(access: Access) -> int:
@@ -199,7 +214,7 @@ def _is_contiguous(access: Access) -> bool:
         return False
     elements = max(access.partition_elements, 1)
     span = 1
-    for step, count in reversed(access.pattern):
+    for step, count in reversed(access.pattern[1:] if _is_broadcast_over_partitions(access) else access.pattern):
         if count == 1 or step >= elements:
             continue
         if step != span:
