@@ -11,12 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests import neffs
 from tests.faulty_profiles import clean_step
 from trnprof.cli import run
 from trnprof.demo import published_step
+from trnprof.nki.tensor_files import safetensors
 from trnprof.writers.explorer_parquet import write_explorer_parquet
 from trnprof.writers.neff import write_neff
 
@@ -49,6 +51,28 @@ def matmul(q=None, k=None, v=None, x=None, a=None, b=None, tile=4):
 '''
 
 
+REFERENCE = """
+import numpy as np
+
+
+def matmul(lhs_t, rhs):
+    return lhs_t.T @ rhs
+
+
+def attention(q, k, v):
+    weights = np.exp(q.T @ k)
+    return weights / weights.sum(1, keepdims=True) @ v.T
+"""
+
+INPUTS = """
+import numpy as np
+
+
+def inputs():
+    return tuple(0.1 * np.random.default_rng(0).standard_normal((3, 128, 512), dtype=np.float32))
+"""
+
+
 @pytest.fixture(scope="session")
 def bundled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder; each capture is the demo's profile under another name."""
@@ -61,7 +85,12 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.rmtree(folder / name)
         write_explorer_parquet(clean_step(), folder / name)
     write_neff(neffs.small_neff(), folder / "model.neff")
-    (folder / "reference.py").write_text("def matmul(lhs_t, rhs):\n    return lhs_t.T @ rhs\n", encoding="utf-8")
+    (folder / "reference.py").write_text(REFERENCE, encoding="utf-8")
+    (folder / "inputs.py").write_text(INPUTS, encoding="utf-8")
+    heads = np.random.default_rng(0).standard_normal((3, 128, 512), dtype=np.float32)
+    for name, head in zip("qkv", heads, strict=True):
+        np.save(folder / f"{name}.npy", head)
+        (folder / f"{name}.safetensors").write_bytes(safetensors({name: head}))
     shutil.copytree(folder / "before.ntff", folder / "changed", copy_function=os.link)
     (folder / "kernel.py").write_text(ANY_INPUTS_KERNEL, encoding="utf-8")
     return folder

@@ -93,6 +93,9 @@ def test_lines_run(line: str, bundled: Path, monkeypatch: pytest.MonkeyPatch, tm
     if "lhs_t" in line:
         (folder / "kernel.py").unlink()
         shutil.copy(ROOT / "examples/kernels/matmul_tilings.py", folder / "kernel.py")
+    if "inputs.py" in line or "--load" in line:  # a kernel of q, k and v
+        (folder / "kernel.py").unlink()
+        shutil.copy(ROOT / "examples/kernels/flash_attention.py", folder / "kernel.py")
     if "examples/" in line:
         (folder / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(folder)
