@@ -2,7 +2,7 @@
 
 To replace a kernel: write a function with the CPU kernel's arguments in its order, register it with
 `implements(name, backend)`, and compare it by `trnprof.engine.kernels.examples.difference` with `Contract.tolerance`.
-The package `trnprof.engine.kernels.nki` is where NKI kernels register themselves when it is imported.
+The NKI kernels of `trnprof.engine.kernels.nki` are registered so, by its modules named `*_calls`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BACKENDS = {
         "trnprof.engine.kernels.experts",
         "trnprof.engine.kernels.sampling",
     ),
-    "nki": ("trnprof.engine.kernels.nki",),
+    "nki": ("trnprof.engine.kernels.nki.rms_norm_calls",),
 }
 """Modules that register a backend's kernels when they are imported."""
 
