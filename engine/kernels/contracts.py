@@ -25,7 +25,10 @@ BACKENDS = {
         "trnprof.engine.kernels.experts",
         "trnprof.engine.kernels.sampling",
     ),
-    "nki": ("trnprof.engine.kernels.nki.rms_norm_calls",),
+    "nki": (
+        "trnprof.engine.kernels.nki.rms_norm_calls",
+        "trnprof.engine.kernels.nki.projection_calls",
+    ),
 }
 """Modules that register a backend's kernels when they are imported."""
 
