@@ -28,6 +28,7 @@ BACKENDS = {
     "nki": (
         "trnprof.engine.kernels.nki.rms_norm_calls",
         "trnprof.engine.kernels.nki.projection_calls",
+        "trnprof.engine.kernels.nki.delta_rule_calls",
     ),
 }
 """Modules that register a backend's kernels when they are imported."""
