@@ -30,6 +30,7 @@ BACKENDS = {
         "trnprof.engine.kernels.nki.projection_calls",
         "trnprof.engine.kernels.nki.delta_rule_calls",
         "trnprof.engine.kernels.nki.attention_calls",
+        "trnprof.engine.kernels.nki.sampling_calls",
     ),
 }
 """Modules that register a backend's kernels when they are imported."""
