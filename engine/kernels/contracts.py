@@ -29,6 +29,7 @@ BACKENDS = {
         "trnprof.engine.kernels.nki.rms_norm_calls",
         "trnprof.engine.kernels.nki.projection_calls",
         "trnprof.engine.kernels.nki.delta_rule_calls",
+        "trnprof.engine.kernels.nki.experts_calls",
         "trnprof.engine.kernels.nki.attention_calls",
         "trnprof.engine.kernels.nki.sampling_calls",
     ),
