@@ -10,7 +10,7 @@ import pyarrow as pa
 from trnprof.analyzers.anatomy import Anatomy, CoreAnatomy, duration_ns
 from trnprof.analyzers.hbm_traffic import sides_of
 from trnprof.hardware import Bandwidth
-from trnprof.intervals import Int64Array, union
+from trnprof.intervals import Int64Array, distinct, union
 from trnprof.profile import Profile, codes_of, int64_of
 
 BETWEEN_KERNELS = "between kernels"
@@ -145,7 +145,7 @@ def _by_tensor(
     writer_rows = np.flatnonzero(writes & (tensor >= 0))
     writer_rows = writer_rows[np.lexsort((end[writer_rows], tensor[writer_rows]))]
     # The last write of the tensor that had ended when the read began: position in the writes sorted by (tensor, end).
-    times = np.unique(np.concatenate((start, end)))
+    times = distinct(np.concatenate((start, end)))
     step = len(times) + 1
     keys = tensor[writer_rows].astype(np.int64) * step + np.searchsorted(times, end[writer_rows])
     wanted = tensor[reader_rows].astype(np.int64) * step + np.searchsorted(times, start[reader_rows])

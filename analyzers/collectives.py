@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from trnprof.analyzers.account_sets import NOT_ATTRIBUTED, account_sets
 from trnprof.analyzers.waits import releasing_instructions
-from trnprof.intervals import Int64Array, Intervals, charged_lengths
+from trnprof.intervals import Int64Array, Intervals, charged_lengths, distinct
 from trnprof.profile import Profile, codes_of, int64_of
 
 BEFORE = "before "
@@ -185,7 +185,7 @@ def _waiting_kernels(exposed: Intervals, kernels: pa.Table | None) -> tuple[Wait
     opened, closed = int64_of(kernels["start_ts"]), int64_of(kernels["end_ts"])
     order = np.argsort(opened, kind="stable")
     codes, opened, closed = codes[order], opened[order], closed[order]
-    cuts = np.unique(np.concatenate((opened, closed, exposed.start, exposed.end)))
+    cuts = distinct(np.concatenate((opened, closed, exposed.start, exposed.end)))
     start, end = cuts[:-1], cuts[1:]
     inside = exposed.overlap_lengths(start, end) > 0
     start, end = start[inside], end[inside]

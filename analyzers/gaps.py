@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trnprof.events import Events
-from trnprof.intervals import Intervals
+from trnprof.intervals import Int64Array, Intervals
 from trnprof.profile import ENGINES
 
 LONGEST_GAP_COUNT = 5
@@ -76,28 +76,36 @@ class GapFold:
             goes_on = len(start) and start[0] == self._at
             start = np.concatenate(([held.start_ts], start[1:] if goes_on else start))
             end = end if goes_on else np.concatenate(([self._at], end))
-        waited = wait.overlap_lengths(start, end)
-        if held is not None:
-            waited[0] += held.wait_ns
         last_is_open = bool(not final and len(end) and end[-1] == until)
         closed = len(start) - last_is_open
         self.count += closed
-        rank = start[:closed] - end[:closed]
-        for row in np.lexsort((start[:closed], rank))[:LONGEST_GAP_COUNT].tolist():
-            place = (int(rank[row]), int(start[row]))
-            if len(self.longest) == LONGEST_GAP_COUNT and _rank(self.longest[-1]) <= place:
-                break
-            before = held.before if held and row == 0 else self._before(place[1], instructions, packets)
+        longest = self._candidates(start[:closed], end[:closed])
+        looked_at = [*longest, *range(closed, len(start))]
+        waited = dict(zip(looked_at, wait.overlap_lengths(start[looked_at], end[looked_at]).tolist(), strict=True))
+        if held is not None and 0 in waited:
+            waited[0] += held.wait_ns
+        for row in longest:
+            before = held.before if held and row == 0 else self._before(int(start[row]), instructions, packets)
             after = self._after(int(end[row]), instructions, packets)
-            gap = Gap(place[1], int(end[row]), int(waited[row]), before, after)
+            gap = Gap(int(start[row]), int(end[row]), waited[row], before, after)
             self.longest = tuple(sorted((*self.longest, gap), key=_rank)[:LONGEST_GAP_COUNT])
         if not last_is_open:
             self._open = None
         elif held and closed == 0:
-            self._open = replace(held, wait_ns=int(waited[0]))
+            self._open = replace(held, wait_ns=waited[0])
         else:
             first = int(start[-1])
-            self._open = Gap(first, until, int(waited[-1]), self._before(first, instructions, packets), "")
+            self._open = Gap(first, until, waited[closed], self._before(first, instructions, packets), "")
+
+    def _candidates(self, start: Int64Array, end: Int64Array) -> list[int]:
+        """Rows that may be among the longest: few of many, and none that is shorter than all of those known."""
+        rank = start - end
+        bound = _rank(self.longest[-1])[0] if len(self.longest) == LONGEST_GAP_COUNT else 0
+        if len(rank) > LONGEST_GAP_COUNT:
+            bound = min(bound, int(np.partition(rank, LONGEST_GAP_COUNT - 1)[LONGEST_GAP_COUNT - 1]))
+        rows = np.flatnonzero(rank <= bound)
+        found: list[int] = rows[np.lexsort((start[rows], rank[rows]))][:LONGEST_GAP_COUNT].tolist()
+        return found
 
     def _before(self, time: int, instructions: Events, packets: Events) -> str:
         """What ended at `time`: nothing works after it, so a row of an earlier batch that did is the last that ended."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from trnprof.analyzers.wait_labels import KERNEL_OPEN, NO_UPDATE, UNRECORDED, UNRESOLVED, UNTRACED, WaitLabels
 from trnprof.events import OTHER_ENGINE, Events, NameList, events_of
-from trnprof.intervals import EMPTY, Int64Array, Intervals, union
+from trnprof.intervals import EMPTY, Int64Array, Intervals, distinct, union
 
 MAX_PENDING = 1 << 21
 """Blocked instructions and pieces of wait that a sweep in batches keeps for instructions still to come (100 MB)."""
@@ -291,7 +291,7 @@ def _pieces(time: Intervals, blocked: _BlockedRows) -> tuple[Int64Array, Int64Ar
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     edges = np.concatenate((blocked.start, blocked.end))
     edges = edges[(edges > time.start[0]) & (edges < time.end[-1])]
-    cuts = np.unique(np.concatenate((edges, time.start, time.end)))
+    cuts = distinct(np.concatenate((edges, time.start, time.end)))
     start, end = cuts[:-1], cuts[1:]
     # A piece lies wholly in the set or wholly outside it: its start tells which.
     within = np.searchsorted(time.start, start, side="right") - 1

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trnprof.intervals import EMPTY, Intervals, union
+from trnprof.intervals import EMPTY, Intervals, distinct, union
 
 INTERVALS = st.lists(st.tuples(st.integers(-30, 30), st.integers(-30, 30)), max_size=12)
 """Sparse, nested, touching, tied, empty and reversed ones."""
@@ -72,3 +72,8 @@ def test_empty() -> None:
 
 def test_touching_intervals_are_one() -> None:
     assert made([(0, 5), (5, 9)]) == made([(0, 9)])
+
+
+@given(st.lists(st.integers(-(10**18), 10**18) | st.integers(0, 9)))
+def test_distinct_values_are_those_of_a_set(values: list[int]) -> None:
+    assert distinct(np.array(values, np.int64)).tolist() == sorted(set(values))

@@ -27,6 +27,11 @@ print(json.dumps({{"seconds": seconds, "peak_bytes": peak, "result": result}}))
 """
 
 
+def _environment() -> dict[str, str]:
+    """Nothing kept from an earlier run, and Python's compiled files used: an installed package has them."""
+    return os.environ | {"TRNPROF_CACHE_DIR": "", "PYTHONDONTWRITEBYTECODE": ""}
+
+
 @dataclass(frozen=True)
 class Measurement:
     """What one process took."""
@@ -48,12 +53,47 @@ def measure(
             capture_output=True,
             text=True,
             cwd=ROOT,
-            env=os.environ | {"TRNPROF_CACHE_DIR": ""} | environment,
+            env=_environment() | environment,
             check=False,
         )
         if done.returncode:
             raise RuntimeError(done.stderr[-2000:])
         runs.append(Measurement(**json.loads(done.stdout.splitlines()[-1])))
+    return min(runs, key=lambda run: run.seconds)
+
+
+_LAUNCHER = """
+import json, os, subprocess, sys, time
+begun = time.perf_counter()
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+printed = process.stdout.read()
+process.stdout.close()
+_, status, used = os.wait4(process.pid, 0)
+seconds = time.perf_counter() - begun
+peak = used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+print(json.dumps({"seconds": seconds, "peak_bytes": peak, "result": printed, "status": status}))
+"""
+
+
+def run_command(command: list[str], *, repeat: int = 1, **environment: str) -> Measurement:
+    """A command from its start to its end, what it printed as the result. The quickest of `repeat` runs.
+
+    A small process starts it and asks for its memory: Linux counts what the starting process held as the new one's peak.
+    """
+    runs = []
+    for _ in range(repeat):
+        done = subprocess.run(
+            [sys.executable, "-c", _LAUNCHER, *command],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env=_environment() | environment,
+            check=True,
+        )
+        found = json.loads(done.stdout)
+        if found.pop("status"):
+            raise RuntimeError(f"{command[:4]} failed")
+        runs.append(Measurement(**found))
     return min(runs, key=lambda run: run.seconds)
 
 

@@ -41,7 +41,8 @@ for name, columns in needed.items():
 
 _PREPARE_TRNPROF = """
 from pathlib import Path
-from trnprof.lean_start import leave_pandas_out
+from trnprof.lean_start import give_memory_back, leave_pandas_out
+give_memory_back()
 leave_pandas_out()
 from trnprof.hardware import Bandwidth
 from trnprof.readers.explorer_batches import ExplorerBatches

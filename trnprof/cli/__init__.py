@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from trnprof.errors import TrnprofError
+from trnprof.lean_start import give_memory_back
 
 ClickException = typer.BadParameter.__mro__[2]
 """The base of every usage error that typer raises, wherever its version keeps it."""
@@ -22,6 +23,7 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command line; returns the exit code (DESIGN.md section 5). Errors are printed here and nowhere else."""
+    give_memory_back()
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character gets a replacement, never an exception.
         if hasattr(stream, "reconfigure"):
