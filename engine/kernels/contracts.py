@@ -32,6 +32,7 @@ BACKENDS = {
         "trnprof.engine.kernels.nki.experts_calls",
         "trnprof.engine.kernels.nki.attention_calls",
         "trnprof.engine.kernels.nki.sampling_calls",
+        "trnprof.engine.kernels.nki.routing_calls",
     ),
 }
 """Modules that register a backend's kernels when they are imported."""
