@@ -15,7 +15,7 @@ from trnprof.engine.kernels import experts as cpu  # noqa: E402
 from trnprof.engine.kernels.contracts import CONTRACTS, load_kernels  # noqa: E402
 from trnprof.engine.kernels.examples import difference  # noqa: E402
 from trnprof.engine.kernels.nki.bridge import run_kernel  # noqa: E402
-from trnprof.engine.kernels.nki.experts_calls import experts, experts_to_run, pack, tile_size  # noqa: E402
+from trnprof.engine.kernels.nki.experts_calls import experts, experts_to_run, packed_down, packed_gate_up, tile_size  # noqa: E402
 from trnprof.nki.recording import TensorSpec  # noqa: E402
 
 TOLERANCE = CONTRACTS["experts"].tolerance
@@ -92,8 +92,11 @@ def test_experts_spread_over_ranks_add_up_to_the_whole() -> None:
     given = layer(6, count=8, top_k=3)
     parts = []
     for first in (0, 4):
-        gate_up, down = pack(given["gate_up"][first : first + 4], given["down"][first : first + 4])
-        local = given | {"gate_up": gate_up, "down": down, "chosen": given["chosen"].to(torch.int32)}
+        local = given | {
+            "gate_up": packed_gate_up(given["gate_up"][first : first + 4]),
+            "down": packed_down(given["down"][first : first + 4]),
+            "chosen": given["chosen"].to(torch.int32),
+        }
         (part,) = run_kernel("experts.py", "experts_once", **local, first_expert=first)
         (listed,) = run_kernel(
             "experts.py", "experts_once", **local, first_expert=first, numbers=torch.arange(4, dtype=torch.int32)

@@ -8,8 +8,8 @@ Both forms run one expert in the same way: weights stay in the tensor engine and
 throughout (hidden channels, then inner ones, in the partitions), so nothing between the two projections is transposed, and
 what the vector engine adds up fills all partitions however few the rows are.
 
-Weights come in the order in which they are used, so that a partition's part of a DMA is one run of 8 KiB or more (`pack` in
-experts_calls makes it from the engine's layout). With D = J * P hidden and I = C * Q inner channels, P and Q at most 128:
+Weights come in the order in which they are used, so that a partition's part of a DMA is one long run (experts_calls arranges
+them when they are first used). With D = J * P hidden and I = C * Q inner channels, P and Q at most 128:
     gate_up [E, P, C, 2, J, Q]   channel j * P + p of the input, channel c * Q + q of the gate (0) and of up (1)
     down    [E, Q, J, C, P]      channel c * Q + q of the input, channel j * P + p of the output
 """

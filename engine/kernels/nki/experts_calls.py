@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from trnprof.engine.kernels.contracts import implements
+from trnprof.engine.kernels.experts import FORMS
 from trnprof.engine.kernels.nki.bridge import run_kernel
+from trnprof.engine.kernels.nki.layouts import arranged
 
 PARTITIONS = 128
 ROWS = 512
@@ -16,13 +20,18 @@ ROWS = 512
 @implements("experts", "nki")
 def experts(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Tensor, down: Tensor, form: str) -> Tensor:
     """See the contract."""
-    first, second = pack(gate_up, down)
     parts = zip(x.split(ROWS), weights.split(ROWS), chosen.split(ROWS), strict=True)
-    return torch.cat([_run(*part, first, second, form) for part in parts])
+    return torch.cat([_run(*part, gate_up, down, form) for part in parts])
 
 
 def _run(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Tensor, down: Tensor, form: str) -> Tensor:
-    given = {"x": x, "weights": weights, "chosen": chosen.to(torch.int32), "gate_up": gate_up, "down": down}
+    given: dict[str, Any] = {
+        "x": x,
+        "weights": weights,
+        "chosen": chosen.to(torch.int32),
+        "gate_up": arranged(gate_up, packed_gate_up),
+        "down": arranged(down, packed_down),
+    }
     if form == "selective":
         (out,) = run_kernel("experts.py", "experts_selective", **given)
     elif form == "expert_once":
@@ -30,17 +39,24 @@ def _run(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Tensor, down: Tens
     elif form == "dense":
         (out,) = run_kernel("experts.py", "experts_once", **given)
     else:
-        raise ValueError(f"unknown form {form!r}")
+        raise ValueError(f"unknown form {form!r}; one of {', '.join(FORMS)}")
     return out
 
 
-def pack(gate_up: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
-    """[E, 2I, D] and [E, D, I] as the kernels take them, [E, P, C, 2, J, Q] and [E, Q, J, C, P]: once, when weights load."""
+def packed_gate_up(gate_up: Tensor) -> Tensor:
+    """[E, 2I, D] as [E, P, C, 2, J, Q]."""
+    count, both, hidden = gate_up.shape
+    p, q = tile_size(hidden), tile_size(both // 2)
+    by_tile = gate_up.reshape(count, 2, both // 2 // q, q, hidden // p, p)
+    return by_tile.permute(0, 5, 2, 1, 4, 3).contiguous()
+
+
+def packed_down(down: Tensor) -> Tensor:
+    """[E, D, I] as [E, Q, J, C, P]."""
     count, hidden, inner = down.shape
     p, q = tile_size(hidden), tile_size(inner)
-    first = gate_up.view(count, 2, inner // q, q, hidden // p, p).permute(0, 5, 2, 1, 4, 3)
-    second = down.view(count, hidden // p, p, inner // q, q).permute(0, 4, 1, 3, 2)
-    return first.contiguous(), second.contiguous()
+    by_tile = down.reshape(count, hidden // p, p, inner // q, q)
+    return by_tile.permute(0, 4, 1, 3, 2).contiguous()
 
 
 def tile_size(channels: int) -> int:
