@@ -285,12 +285,12 @@ def compute(
         found = [_output(session, tensor) for tensor in session.returned[rank]]
         taken = {id(tensor.storage.cells) for tensor in session.returned[rank]}
         contents = {}
-        for (at, _, _), (name, cells) in world.arguments.items():
+        for (at, _, _), (name, cells, shape) in world.arguments.items():
             if at != rank:
                 continue
-            contents[name] = cells.array
+            contents[name] = cells.array.reshape(shape)
             if cells.is_changed and id(cells) not in taken:
-                found.append(OutputValue(name, cells.array, str(cells.dtype), None, is_argument=True))
+                found.append(OutputValue(name, contents[name], str(cells.dtype), None, is_argument=True))
         outputs.append(tuple(found))
         inputs.append(contents)
     return ValueRun(tuple(outputs), tuple(inputs), tuple(session.notes.values()), session.program_count)

@@ -37,8 +37,8 @@ class World:
         self.schedule = Schedule()
         self.machines: dict[tuple[int, int], Machine] = {}
         """(rank, position of the program in its grid) -> its machine, of the launch that runs."""
-        self.arguments: dict[tuple[int, int, str], tuple[str, Cells]] = {}
-        """(rank, id of the caller's object, parameter of a spec) -> (its name, its contents)."""
+        self.arguments: dict[tuple[int, int, str], tuple[str, Cells, tuple[int, ...]]] = {}
+        """(rank, id of the caller's object, parameter of a spec) -> (its name, its contents, its shape)."""
         self._kept: list[Any] = []
         self._shared: dict[tuple[Any, ...], Cells] = {}
         self._seen: dict[int, dict[tuple[Any, ...], int]] = defaultdict(lambda: defaultdict(int))
@@ -89,7 +89,7 @@ class World:
             array = self.random(rank, name, shape, dtype) if isinstance(source, TensorSpec) else np.asarray(source)
             self._kept.append(source)
             cells = Cells.of(array, dtype, name, loose=not self.precise)
-            known = self.arguments[key] = (name, cells)
+            known = self.arguments[key] = (name, cells, shape)
         return known[1]
 
     def random(self, rank: int, name: str, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
