@@ -38,3 +38,14 @@ def top_tokens(logits, k=16):
     """The k largest of each row, largest first, and their places."""
     places = np.argsort(-logits, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(logits, places, axis=1), places
+
+
+def state_space(step, x, decay, b, c):
+    """The recurrence of state_space.py, one point in time after the other."""
+    history = np.zeros((*decay.shape,))
+    result = np.empty_like(step)
+    for now in range(step.shape[1]):
+        kept = np.exp(step[:, now, None] * decay)
+        history = kept * history + (step[:, now] * x[:, now])[:, None] * b[None, :, now]
+        result[:, now] = history @ c[:, now]
+    return result

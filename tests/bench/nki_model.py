@@ -3,7 +3,8 @@
 Sources: attention, eight trn2.3xlarge captures of allenkchau/trainium-kernel-fusion@d709ddf, read with trnprof (times of
 the kernel's body, without the runtime around it); the expert layer, six variants of KevGomes1403/nki-moe-megakernel@90c3c94
 (trn2.3xlarge); matmuls, tile rates and mixed DGE modes, AWS's profile-querying skill in uw-syfi/vibesys@a22af55e; single
-loads, the vendor's DMA overview. The kernels are our own (examples/kernels), which move and compute the same; with
+loads, the vendor's DMA overview; the two loop orders of a state-space layer of 4,096 channels, the vendor's tutorial, which
+does not name its chip and links to the first generation's guide. The kernels are our own (examples/kernels), which move and compute the same; with
 TRNPROF_PUBLIC set the captures' own sources are modelled too.
 """
 
@@ -107,8 +108,28 @@ EXPERTS = (
     _experts("v7a", 220.81, 512, 2048, 512, 65.36),
 )
 
+_STATES = {
+    "step": ((4096, 512), "float32"),
+    "x": ((4096, 512), "float32"),
+    "decay": ((4096, 16), "float32"),
+    "b": ((16, 512), "float32"),
+    "c": ((16, 512), "float32"),
+}
+
+
+def _states(target: str) -> tuple[Measured, Measured]:
+    """VectorE was active 92.16 % and 99.63 % of the time."""
+    family = f"states {target}"
+    return (
+        Measured(f"{family}, channels inside", "state_space.py", "channels_inside", _STATES, 2_340_000, parts_ns={"vector": 2_156_544}, arguments={"target": target}, family=family),
+        Measured(f"{family}, states inside", "state_space.py", "states_inside", _STATES, 1_610_000, parts_ns={"vector": 1_604_043}, arguments={"target": target}, family=family),
+    )  # fmt: skip
+
+
 PUBLISHED = (
     *EXPERTS,
+    *_states("trn1"),
+    *_states("trn2"),
     Measured("matmul V0 tiled", "matmul_tilings.py", "tiled", _SQUARE, 8_602_000, parts_ns={"tensor": 4_806_000, "data": 7_906_000}, family="matmul"),
     Measured("matmul V1 blocked", "matmul_tilings.py", "blocked", _SQUARE, 2_451_000, parts_ns={"tensor": 2_163_000, "data": 1_325_000}, family="matmul"),
     Measured("matmul V2 row loads", "matmul_tilings.py", "row_loads", _SQUARE, 1_801_000, parts_ns={"tensor": 1_781_000, "data": 819_000}, family="matmul"),

@@ -99,7 +99,7 @@ def test_what_the_compiler_joins_in_the_captures(tmp_path: Path) -> None:
     widths = [
         program.works[work].elements for work, name in zip(program.work, names(program), strict=True) if name == "COPY"
     ]
-    assert widths.count(512) == 18 + 16  # and the scores' own copies, which the compiler drops half of
+    assert widths.count(512) == 18 + 16  # and the scores' own copies of two banks, which the compiler drops half of
     assert 128 not in widths
     stores = [number for number in np.flatnonzero(program.kind == DMA) if program.hbm_write_bytes[number]]
     assert program.hbm_write_bytes[stores].tolist() == [524_288]

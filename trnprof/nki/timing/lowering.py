@@ -34,6 +34,7 @@ from trnprof.nki.timing.program import (
     RepeatedLoop,
 )
 from trnprof.nki.timing.regions import Region, region_of
+from trnprof.nki.timing.simplification import accesses_of, simplified
 from trnprof.nki.timing.work import Work
 from trnprof.profile import ENGINES
 
@@ -48,7 +49,8 @@ _QUEUE_ENGINES = {"sync": "sync", "scalar": "scalar", "activation": "scalar", "g
 def lower(recording: Recording, *, sbuf_bytes_per_partition: int, psum_bytes_per_partition: int) -> MachineProgram:
     """The machine instructions of a recording, in program order.
 
-    DMAs and copies out of PSUM that the compiler joins over neighbouring iterations are joined (merging.py, copies.py).
+    What the compiler leaves out is left out (simplification.py); DMAs and copies out of PSUM that it joins over neighbouring
+    iterations are joined (merging.py, copies.py).
     On-chip memory is used again in program order, the longest free first. Programs of a pair go to two cores; other
     programs follow each other on one.
 
@@ -56,6 +58,7 @@ def lower(recording: Recording, *, sbuf_bytes_per_partition: int, psum_bytes_per
     """
     builder = ProgramBuilder(recording, {Memory.SBUF: sbuf_bytes_per_partition, Memory.PSUM: psum_bytes_per_partition})
     for number, program in enumerate(recording.programs):
+        builder.written_count += sum(event.execution_count for event in program.events)
         core = number % builder.core_count
         first = builder.begin_program(program, core)
         lowering = _ProgramLowering(builder, program, core)
@@ -69,7 +72,7 @@ class _ProgramLowering:
 
     def __init__(self, builder: ProgramBuilder, program: ProgramTrace, core: int) -> None:
         self.builder = builder
-        self.trace = program
+        self.trace = simplified(program)
         self.core = core
         self.sync: list[tuple[SyncRecord, int]] = []
         self.histories: dict[object, StorageHistory] = {}
@@ -83,7 +86,6 @@ class _ProgramLowering:
         last_use = _last_uses(events, joined)
         for position, event in enumerate(events):
             members = joined.get(id(event), (event,))
-            self.builder.written_count += sum(member.execution_count for member in members)
             self._note_unknown_trips(event)
             self.builder.enter_nest((len(self.builder.kernels), event.loops[0].loop.id if event.loops else None))
             self.builder.times = event.execution_count * self.trace.stands_for
@@ -364,22 +366,12 @@ def _last_uses(events: list[Event], joined: dict[int, tuple[Event, ...]]) -> dic
     last: dict[int, int] = {}
     for position, event in enumerate(events):
         for member in joined.get(id(event), (event,)):
-            for access in _accesses(member):
+            for access in accesses_of(member):
                 last[access.storage] = position
     result: dict[int, list[int]] = {}
     for storage, position in last.items():
         result.setdefault(position, []).append(storage)
     return result
-
-
-def _accesses(event: Event) -> tuple[Access, ...]:
-    if isinstance(event, DmaRecord):
-        return (*event.reads, event.write, *(() if event.index is None else (event.index,)))
-    if isinstance(event, Unmodelled):
-        return event.tensors
-    if isinstance(event, ComputeRecord | SyncRecord):
-        return (*event.reads, *event.writes)
-    return ()
 
 
 def _whole(allocation: Allocation, region: Region) -> Region:
