@@ -281,3 +281,31 @@ def test_what_cannot_be_done_is_one_line_with_the_kernels_line(line: str, reason
     assert text in str(error)
     assert "\n" not in str(error)
     assert error.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("nisa.dma_copy(dst=d, src=a[0:3, :])", "as many"),
+        ("nisa.dma_copy(dst=d, src=a[:, 3:6])", "behind its tensor's end"),
+        ("nisa.tensor_tensor(dst=d, data1=d, data2=d[:, 0:2], op=nl.add)", "cut the larger"),
+        ("nisa.dma_copy(dst=d, src=a.ap([[3, 5], [1, 3]]))", "reduce a count"),
+        ("nisa.dma_copy(dst=d, src=a.ap([[3, 4], [1, 3]], vector_offset=i, indirect_dim=0))", "oob_mode.skip"),
+        ("nl.ndarray((129, 2), nl.float32, buffer=nl.sbuf)", "put more into the others"),
+        ("nl.ndarray((128, 2**20), nl.float32, buffer=nl.sbuf)", "a part of the free dimensions"),
+        ("nisa.nc_matmul(dst=p, stationary=d, moving=w)", "fewer columns of moving"),
+        ("nisa.tensor_copy(dst=d, src=a)", "with a DMA"),
+        ("nisa.frobnicate(dst=d, src=d)", "check the name"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_says_what_to_do(line: str, advice: str) -> None:
+    body = """d, i = nl.ndarray((4, 3), nl.float32, buffer=nl.sbuf), nl.ndarray((4, 1), nl.int32, buffer=nl.sbuf)
+w, p = nl.ndarray((4, 600), nl.float32, buffer=nl.sbuf), nl.ndarray((3, 600), nl.float32, buffer=nl.psum)
+nisa.memset(dst=d, value=0.0)
+nisa.memset(dst=i, value=9)
+nisa.memset(dst=w, value=1.0)
+"""
+    error = refusal(body + line, X)
+    assert error.site is not None
+    assert error.site.frames[0].line == 10
+    assert advice in str(error)

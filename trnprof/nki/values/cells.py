@@ -199,7 +199,8 @@ class Cells:
         total = self.count * self.dtype.itemsize // dtype.itemsize
         return OutOfBoundsError(
             f"a pattern {[[step, size] for size, step in zip(shape, strides, strict=True)]} at {offset} reaches elements "
-            f"{first}..{last} of {self.name!r}, which has {total}"
+            f"{first}..{last} of {self.name!r}, which has {total}; its last element is at offset + sum of step x (count - 1): reduce a count or "
+            "the offset"
         )
 
     # Loose cells under another type: through the bits that the elements would have.

@@ -69,7 +69,8 @@ class Limits:
         most = PARTITION_BYTES[self.target][storage.memory]
         if size > most:
             raise HardwareLimitError(
-                f"{tensor.name!r} {storage.shape} {storage.dtype}: {size:,} B a partition, and {storage.memory} has {most:,} B"
+                f"{tensor.name!r} {storage.shape} {storage.dtype}: {size:,} B a partition, and {storage.memory} has {most:,} B; "
+                "work on a part of the free dimensions at a time"
             )
         return tensor
 
@@ -209,7 +210,8 @@ class Limits:
         columns = stationary.size // max(stationary.shape[0], 1) * stationary.shape[0] // max(rows, 1)
         if columns > MATMUL_STATIONARY_COLUMNS:
             raise HardwareLimitError(
-                f"{instruction} stationary {stationary.shape}: {columns} columns; the array has {MATMUL_STATIONARY_COLUMNS}"
+                f"{instruction} stationary {stationary.shape}: {columns} columns; the array has {MATMUL_STATIONARY_COLUMNS}; "
+                "multiply fewer at a time"
             )
         self.check_bank(instruction, destination)
 
@@ -220,7 +222,8 @@ class Limits:
         if size > most:
             raise HardwareLimitError(
                 f"{instruction} dst {destination.shape} {destination.dtype}: {size} B a partition; "
-                f"{'PSUM has' if self.is_trn3 else 'a PSUM bank has'} {most} B ({most // 4} float32)"
+                f"{'PSUM has' if self.is_trn3 else 'a PSUM bank has'} {most} B ({most // 4} float32); multiply "
+                "fewer columns of moving at a time"
             )
 
     def check_matmul_types(self, instruction: str, stationary: Tensor, moving: Tensor) -> None:

@@ -193,7 +193,8 @@ class Machine:
             if values.ndim != len(shape) and shape and values.size * shape[-1] == size:
                 return np.broadcast_to(values.reshape(*shape[:-1], 1), shape)
             raise ShapeMismatchError(
-                f"operands of shapes {values.shape} and {shape} do not fit: {values.size} elements against {size}"
+                f"operands of shapes {values.shape} and {shape} do not fit: {values.size} elements against {size}; cut "
+                "the larger, or make the smaller one column wide to use it for a whole row"
             ) from None
 
     def integer(self, value: Any) -> int:
@@ -386,6 +387,7 @@ class Machine:
             index = self.bits(gather.index).astype(np.int64)
             return (
                 f"an index of {gather.index.name!r} (values {int(index.min())}..{int(index.max())}, times {gather.step}) is "
-                f"outside {tensor.name!r} of shape {tensor.storage.shape}"
+                f"outside {tensor.name!r} of shape {tensor.storage.shape}; clamp the indices, or give "
+                "oob_mode=nisa.oob_mode.skip to the DMA to leave such rows as they are"
             )
-        return f"an address of {tensor!r} is outside its storage"
+        return f"an address of {tensor!r} is outside its storage; check the offset that is computed on the device"

@@ -83,8 +83,9 @@ def _shaped(name: str, values: np.ndarray, dst: Tensor) -> np.ndarray:
     try:
         return np.broadcast_to(values, dst.shape)
     except ValueError:
+        advice = "they must be as many" if values.size else "a slice starts behind its tensor's end"
         raise ShapeMismatchError(
-            f"{name} moves {values.shape} to {dst.shape}: {values.size} elements to {dst.size}; they must be as many"
+            f"{name} moves {values.shape} to {dst.shape}: {values.size} elements to {dst.size}; {advice}"
         ) from None
 
 
