@@ -1,11 +1,13 @@
 """How many kernels of a public repository's checkout compute what that repository's own references say.
 
     python tests/nki/agreement.py CHECKOUT --path PACKAGES [--cases N] [--timeout S] [--only TEXT] [--jobs N] [--verbose]
+        [--rows FILE.jsonl] [--table FILE.md]
 
 CHECKOUT is a clone of aws-neuron/nki-library (each integration test makes the inputs, names the reference function beside
 the kernel, and states the tolerance) or of aws-neuron/nki-samples (the tutorials' own drivers). PACKAGES is a folder of
 installed packages with torch (and scipy), which those references need. Nothing of either repository is kept; every kernel is
-run in a child process with limits.
+run in a child process with limits. With --rows the outcome of each case is kept as it comes, and test files that are in there
+already are not run again, so that a run may be made in pieces; --table writes all of it as Markdown.
 
 A kernel agrees if every one of its cases does. Memory that nothing wrote reads as NaN; where a case reads some and then
 differs, it is run again with zeros there, as on the repository's own runs, and marked. A case whose inputs its own test
@@ -60,6 +62,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--memory", type=int, default=10, help="GiB of a child, its reference and framework included")
     parser.add_argument("--path", action="append", default=[], help="folder of installed packages (torch, scipy)")
+    parser.add_argument("--rows", type=Path, help="outcomes so far as JSON lines: added to, and not run again")
+    parser.add_argument("--table", type=Path, help="write the outcome of each kernel as a Markdown table")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--child", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -73,9 +77,21 @@ def main() -> int:
         print(f"nothing to run in {checkout}: is it a checkout of nki-library or nki-samples?", file=sys.stderr)
         return 66
     started = time.monotonic()
+    rows = [json.loads(line) for line in _lines(options.rows)]
+    done = {row["item"] for row in rows}
     with ThreadPoolExecutor(options.jobs) as pool:
-        results = list(pool.map(functools.partial(run_file, options, checkout), work))
-    return report([row for rows in results for row in rows], time.monotonic() - started)
+        for found in pool.map(functools.partial(run_file, options, checkout), [one for one in work if one not in done]):
+            rows += found
+            if options.rows:
+                with options.rows.open("a") as kept:
+                    kept.writelines(json.dumps(row) + "\n" for row in found)
+    if options.table:
+        options.table.write_text(table(rows))
+    return report(rows, time.monotonic() - started)
+
+
+def _lines(path: Path | None) -> list[str]:
+    return path.read_text().splitlines() if path and path.exists() else []
 
 
 def run_file(options: argparse.Namespace, checkout: Path, item: str) -> list[dict[str, Any]]:
@@ -98,11 +114,11 @@ def run_file(options: argparse.Namespace, checkout: Path, item: str) -> list[dic
     if trouble or not rows:
         rows.append({"kernel": item, "case": "", "status": "no inputs", "reason": (trouble or ["no test found"])[0]})
     print(f"{item}: {dict(Counter(row['status'] for row in rows))}", file=sys.stderr)
-    return rows
+    return [{"item": item, **row} for row in rows]
 
 
-def report(rows: list[dict[str, Any]], seconds: float) -> int:
-    """The counts, and everything that does not agree with its reason."""
+def counted(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The cases of each kernel that decide whether it agrees."""
     kernels: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         if row["status"] not in ("no inputs", "unfinished"):
@@ -110,6 +126,28 @@ def report(rows: list[dict[str, Any]], seconds: float) -> int:
     for row in rows:  # a kernel that finished no case at all does not agree
         if row["status"] == "unfinished" and not kernels.get(row["kernel"]):
             kernels[row["kernel"]].append(row)
+    return kernels
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """A Markdown table: kernel, cases that ran, cases that agree, cases left for size, worst reason otherwise."""
+    lines = ["| kernel | cases run | agree | left for size | otherwise |", "|---|--:|--:|--:|---|"]
+    kernels = counted(rows)
+    for name in sorted(kernels):
+        ran = [case for case in kernels[name] if case["status"] != "unfinished"]
+        left = [row for row in rows if row["kernel"] == name and row["status"] == "unfinished"]
+        reasons = [case["reason"] for case in ran if case["status"] != "agrees"] or [row["reason"] for row in left][:1]
+        if any(READS_UNWRITTEN in case.get("figures", ()) for case in ran):
+            reasons.append(f"{READS_UNWRITTEN}: agrees with zeros there")
+        agree = sum(case["status"] == "agrees" for case in ran)
+        reason = "; ".join(dict.fromkeys(reasons)).replace("|", "\\|")
+        lines.append(f"| {name} | {len(ran)} | {agree} | {len(left) or ''} | {reason[:300]} |")
+    return "\n".join(lines) + "\n"
+
+
+def report(rows: list[dict[str, Any]], seconds: float) -> int:
+    """The counts, and everything that does not agree with its reason."""
+    kernels = counted(rows)
     agreeing = [name for name, cases in kernels.items() if all(case["status"] == "agrees" for case in cases)]
     cases = [row for row in rows if row["status"] not in ("no inputs", "unfinished")]
     passed = [row for row in cases if row["status"] == "agrees"]
@@ -164,23 +202,26 @@ def attempt(run: Callable[[], Any], options: argparse.Namespace) -> dict[str, An
         if options.verbose:
             traceback.print_exc()
         cause = error.__cause__
+        if cause is not None and is_too_large(cause):
+            return {"status": "unfinished", "reason": f"{type(cause).__name__}: {cause}"[:200]}
         if isinstance(cause, NoInputsError):
             return {"status": "no inputs", "reason": str(cause)}
-        if isinstance(cause, TimeoutError | MemoryError):
-            return {"status": "unfinished", "reason": f"{type(cause).__name__}: {cause}"[:200]}
         return {"status": "failed", "reason": f"{error.path}: {error.message}"[:400]}
     except DisagreementError as error:
         return {"status": "differs", "reason": str(error)[:400]}
-    except NoInputsError as error:
-        if options.verbose:
-            traceback.print_exc()
-        return {"status": "no inputs", "reason": str(error)[:300]}
     except (Exception, SystemExit) as error:
         if options.verbose:
             traceback.print_exc()
-        return {"status": "no inputs", "reason": f"{type(error).__name__}: {error}"[:300]}
+        reason = str(error) if isinstance(error, NoInputsError) else f"{type(error).__name__}: {error}"
+        return {"status": "unfinished" if is_too_large(error) else "no inputs", "reason": reason[:300]}
     finally:
         signal.alarm(0)
+
+
+def is_too_large(error: BaseException) -> bool:
+    """Out of time or memory, also while the test made its inputs? torch has no MemoryError of its own."""
+    inner = error.__cause__ if isinstance(error, NoInputsError) and error.__cause__ else error
+    return isinstance(inner, TimeoutError | MemoryError) or "can't allocate memory" in str(inner)
 
 
 # aws-neuron/nki-library
@@ -441,18 +482,28 @@ def install_casts() -> None:
 
 
 def resolve_packed_types() -> None:
-    """The library's own quantiser knows packed types by the text of NumPy types that only its runtime has; ours are records."""
+    """The library knows packed types by NumPy types that only its runtime has; ours are records: where its own code takes
+    a type as an argument, it gets the language's."""
+
+    def as_language(value: Any) -> Any:
+        names = getattr(value, "names", None)
+        return DTYPES[names[0]] if names and names[0] in DTYPES else value
+
     for name, module in list(sys.modules.items()):
-        original = getattr(module, "quantize_to_mx", None) if name.endswith("core.utils.mx_torch_common") else None
-        if original is None or hasattr(original, "__wrapped__"):
+        if not name.startswith(("test.", "nkilib_src.")):
             continue
+        for attribute in ("quantize_to_mx", "is_mx_quantize"):
+            original = vars(module).get(attribute)
+            if original is None or hasattr(original, "__wrapped__"):
+                continue
 
-        @functools.wraps(original)
-        def quantize(data: Any, out_x4_dtype: Any, original: Any = original) -> Any:
-            names = getattr(out_x4_dtype, "names", None)
-            return original(data, DTYPES[names[0]] if names else out_x4_dtype)
+            @functools.wraps(original)
+            def adapted(*arguments: Any, original: Any = original, **named: Any) -> Any:
+                return original(
+                    *map(as_language, arguments), **{key: as_language(value) for key, value in named.items()}
+                )
 
-        module.quantize_to_mx = quantize  # type: ignore[attr-defined]
+            setattr(module, attribute, adapted)
 
 
 # aws-neuron/nki-samples
