@@ -82,6 +82,17 @@ def test_norms_spread_or_fold_rows(rows: int, size: int, dtype: torch.dtype) -> 
         assert apart(expected, NKI.gated_rms_norm(wide, gate, weight, 1e-6, sigmoid)) <= tolerance
 
 
+@pytest.mark.parametrize("size", [128, 2048])
+def test_norms_of_small_numbers_feel_eps(size: int) -> None:
+    """Squares of about eps: without it the result would be 1.4 times as large."""
+    x, weight = random(2, size, spread=1e-3), torch.ones(size)
+    tolerance = CONTRACTS["rms_norm"].tolerance
+    assert apart(CPU.rms_norm(x.double(), weight.double(), 1e-6), NKI.rms_norm(x, weight, 1e-6)) <= tolerance
+    wide = x.view(2, 1, 1, size)
+    expected = CPU.gated_rms_norm(wide.double(), wide.double(), weight.double(), 1e-6, True)
+    assert apart(expected, NKI.gated_rms_norm(wide, wide, weight, 1e-6, True)) <= tolerance
+
+
 @pytest.mark.parametrize(
     ("rows", "size", "columns", "dtype"),
     [
@@ -197,6 +208,12 @@ def test_routing_of_other_sizes(experts: int, top_k: int, sigmoid: bool) -> None
         weights, chosen = NKI.route(x, weight, bias, top_k, sigmoid, renormalise, 2.5)
         assert torch.equal(expected[1], chosen)
         assert apart(expected[0], weights) <= CONTRACTS["route"].tolerance
+
+
+def test_scores_that_are_all_zero_have_no_weights() -> None:
+    """sigmoid of -200 is 0 in float32; the sum to divide by is 0 too."""
+    weights, _ = NKI.route(torch.ones(1, 128), torch.full((16, 128), -200 / 128), torch.zeros(16), 2, True, True, 2.5)
+    assert weights.tolist() == [[0.0, 0.0]]
 
 
 def test_equal_scores_go_to_the_lowest_expert() -> None:
