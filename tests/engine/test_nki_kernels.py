@@ -59,7 +59,7 @@ def test_it_agrees_with_the_cpu_kernel(name: str, rows: int, kda: bool) -> None:
 
 def test_what_has_no_nki_kernel_comes_from_the_cpu() -> None:
     lacking = {name for name in CONTRACTS if getattr(NKI, name) is getattr(CPU, name)}
-    assert lacking == {"delta_rule_prefill", "attention_prefill", "sample"}
+    assert {"attention_prefill", "sample"} <= lacking <= {"attention_prefill", "delta_rule_prefill", "sample"}
     with pytest.raises(ToolMissingError, match="nki backend does not implement"):
         load_kernels("nki")
 
@@ -189,8 +189,7 @@ def test_padding_rows_write_the_spare_page() -> None:
 @pytest.mark.parametrize("rows", [1, 7, 128, 200])
 def test_greedy_takes_the_lowest_of_equal_logits(rows: int, columns: int) -> None:
     """The definition, on logits with many equal ones, on few finite ones, and on none."""
-    if rows * columns > 3_000_000:
-        columns = 3_000_000 // rows
+    columns = min(columns, 1_000_000 // rows)
     many = random(rows, 1, columns).round()
     few = torch.full_like(many, -torch.inf).masked_fill_(random(rows, 1, columns, seed=1) > 2, -1e30)
     for logits in (many, many.bfloat16(), few, torch.full_like(many, -torch.inf)):
