@@ -58,21 +58,29 @@ def tensor_parallel(rank_count: int, hidden_bytes: int, parts: Sequence[str]) ->
     return Layout(f"tensor parallel over {rank_count} ranks", rank_count, dict.fromkeys(parts, reduced))
 
 
-def model_step(entries: Sequence[StepEntry], *, layout: Layout = SINGLE, case: Case = Case.MID) -> Profile:
+def model_step(
+    entries: Sequence[StepEntry],
+    *,
+    layout: Layout = SINGLE,
+    case: Case = Case.MID,
+    order: Sequence[int] | None = None,
+) -> Profile:
     """The step as a Profile of provenance `modelled`, one window with every kernel in it.
 
     entries: the kernels of one layer in order, each with its count: they run in turn, first every entry once, then those
              with more runs left again, and so on. A recording is modelled first (record with exact=True).
+    order:   another order, as places in `entries`; each stands there as often as it runs.
     Kernels exchange data through HBM, so that each begins when the one before has ended, after the boundary that
     instruction_costs.toml guesses; a collective's alpha and bandwidth are its ranges too, and nothing hides it.
 
-    Raises: UsageError for an unknown collective, kernels of different generations, or a step too long to lay out;
+    Raises: UsageError for an unknown collective, kernels of different generations, an order that is not one of the
+            entries, or a step too long to lay out;
             InputDataError for a kernel that is not laid out whole.
     """
     models = _models(entries)
     costs = load_instruction_costs(models[0].program.generation)
     profiles = [_named(model.profile(case), part) for model, (_, part, _) in zip(models, entries, strict=True)]
-    order = _order(entries)
+    order = _order(entries) if order is None else _checked(order, entries)
     rows = sum(_moved(profiles[place].dma_packets, 0).num_rows for place in order)
     if rows > MAX_ROWS:
         raise UsageError(
@@ -165,6 +173,18 @@ def _order(entries: Sequence[StepEntry]) -> list[int]:
     """The entries in turn."""
     rounds = max(count for _, _, count in entries)
     return [place for turn in range(rounds) for place, (_, _, count) in enumerate(entries) if turn < count]
+
+
+def _checked(order: Sequence[int], entries: Sequence[StepEntry]) -> list[int]:
+    counts = [0] * len(entries)
+    for place in order:
+        if not 0 <= place < len(entries):
+            raise UsageError(f"the order names entry {place} of {len(entries)}")
+        counts[place] += 1
+    for (_, part, count), found in zip(entries, counts, strict=True):
+        if count != found:
+            raise UsageError(f"{part} runs {count} times and stands {found} times in the order")
+    return list(order)
 
 
 def _joined(
