@@ -69,6 +69,13 @@ def test_readme_transcript_is_what_the_command_prints(captures: Path) -> None:
     assert result.stdout.startswith(printed + "\n"), "make the README's transcript anew"
 
 
+def test_the_demos_transcript_is_the_readmes() -> None:
+    from trnprof.demo import real_capture_transcript
+
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"```\n{real_capture_transcript()}```" in readme
+
+
 def test_relative_links_lead_somewhere() -> None:
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):

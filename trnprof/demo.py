@@ -1,6 +1,7 @@
-"""A modelled decode step with the anatomy that TrnRT published for GLM-5.3-Flash: the bundled example.
+"""The bundled examples: a decode step of the bundled engine put together from its NKI kernels, the printed anatomy of a real
+capture, and a step laid out to published figures.
 
-Published, per physical core: 24.2 ms = 6.1 memory floor (2,038 MB at 336 GB/s) + 10.0 busy beyond it + 4.6 in-kernel
+The last one is the anatomy that TrnRT published for GLM-5.3-Flash. Published, per physical core: 24.2 ms = 6.1 memory floor (2,038 MB at 336 GB/s) + 10.0 busy beyond it + 4.6 in-kernel
 waits + 2.8 exposed collectives (125 of them) + 0.7 idle; vector engine 9.9 ms in instructions of about 153 ns, tensor
 engine 5.7 ms. Only those figures come from the post; how they are laid out in time is ours. Nothing here knows the
 parts: they come out of the events.
@@ -8,10 +9,14 @@ parts: they come out of the events.
 
 from __future__ import annotations
 
+from importlib import resources
+
 import numpy as np
 import pyarrow as pa
 
 from trnprof.profile import Core, Metadata, Profile, Provenance, coded_column, make_table
+
+ENGINE_MODEL, ENGINE_ROWS, ENGINE_CONTEXT, ENGINE_RANKS = "tiny-gdn-moe", 8, 4096, 4
 
 CORE_COUNT = 2
 LAYER_COUNT = 125
@@ -35,6 +40,21 @@ WAITS = (("q_weights", 22_080), ("tensor", 9_200), ("barrier", 5_520))  # 36,800
 IDLE_NS = 5_600
 
 SEMAPHORES = {"q_weights": (8, "S[8] (q_weights)"), "tensor": (5, "S[5] (Tensor)"), "barrier": (2, "2")}
+
+
+def engine_step() -> Profile:
+    """One rank's decode step of the engine's own model, as `trnprof engine profile --modelled` makes it."""
+    from trnprof.engine.config import presets
+    from trnprof.engine.modelled_step import decode_step
+    from trnprof.modelled_step import model_device_step
+
+    step = decode_step(presets()[ENGINE_MODEL], rows=ENGINE_ROWS, context=ENGINE_CONTEXT, rank_count=ENGINE_RANKS)
+    return model_device_step(step).profile()
+
+
+def real_capture_transcript() -> str:
+    """What `trnprof anatomy` begins to print on a public capture of a trn2.3xlarge (the README has the same)."""
+    return resources.files("trnprof").joinpath("real_capture.txt").read_text(encoding="utf-8")
 
 
 def published_step() -> Profile:

@@ -139,18 +139,29 @@ def test_the_example_s_anatomy_is_the_published_one(trnprof: Run, example: Path)
 
 
 def test_demo_prints_it_and_says_modelled(trnprof: Run, tmp_path: Path) -> None:
-    result = trnprof("demo")
+    """The engine's own step, then a real capture's transcript; each says what it is."""
+    result = trnprof("demo", "--keep", "kept")
     assert result.returncode == 0
-    assert "provenance modelled" in result.stdout and "= window" in result.stdout
-    assert list(tmp_path.iterdir()) == []
-    assert trnprof("demo", "--keep", "kept").returncode == 0
-    assert "provenance modelled" in trnprof("anatomy", "kept").stdout
+    modelled, _, real = result.stdout.partition("and a real capture")
+    assert "provenance modelled" in modelled and "= window" in modelled and "collectives: 9" in modelled
+    assert "provenance measured-device" in real and "= window" in real
+    assert [line for line in result.stdout.splitlines() if len(line) > 80] == []
+    kernels = trnprof("breakdown", "kept", "--by", "kernel").stdout
+    assert "gdn.delta_rule" in kernels and "moe.experts" in kernels and "attention.attend" in kernels
     again = trnprof("demo", "--keep", "kept")
     assert again.returncode == 2 and "--force" in one_line(again.stderr)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_demo_of_the_published_step(trnprof: Run, tmp_path: Path) -> None:
+    result = trnprof("demo", "--published")
+    assert result.returncode == 0
+    assert "provenance modelled" in result.stdout and "24.200 ms" in result.stdout
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_text_fits_80_columns(trnprof: Run, example: Path) -> None:
-    for command in (["anatomy", example], ["info", example], ["demo"]):
+    for command in (["anatomy", example], ["info", example], ["demo", "--published"]):
         long = [line for line in trnprof(*command).stdout.splitlines() if len(line) > 80 and str(example) not in line]
         assert long == []
 

@@ -20,12 +20,12 @@ def replaced_file(path: Path, *, overwrite: bool) -> Iterator[Path]:
 
     Raises: UsageError if `path` is there and not to be overwritten, is a directory, or cannot be written.
     """
-    _refuse_existing(path, overwrite)
+    refuse_existing(path, overwrite)
     if path.is_dir() and not path.is_symlink():
         raise UsageError("a directory is there; name a file", path=path)
     with _temporary(path) as temporary:
         yield temporary
-        _refuse_existing(path, overwrite)
+        refuse_existing(path, overwrite)
         temporary.replace(path)
 
 
@@ -38,7 +38,7 @@ def replaced_directory(path: Path, suffix: str, *, overwrite: bool) -> Iterator[
     Raises: UsageError if `path` is there and not to be overwritten, is no directory or a link, holds other files, or
             cannot be written.
     """
-    _refuse_existing(path, overwrite)
+    refuse_existing(path, overwrite)
     if os.path.lexists(path):
         if path.is_symlink() or not path.is_dir():
             raise UsageError("a link or a file is there; name a directory", path=path)
@@ -50,7 +50,7 @@ def replaced_directory(path: Path, suffix: str, *, overwrite: bool) -> Iterator[
     with _temporary(path) as temporary:
         temporary.mkdir()
         yield temporary
-        _refuse_existing(path, overwrite)
+        refuse_existing(path, overwrite)
         if not os.path.lexists(path):
             temporary.rename(path)
             return
@@ -78,7 +78,8 @@ def _temporary(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def _refuse_existing(path: Path, overwrite: bool) -> None:
+def refuse_existing(path: Path, overwrite: bool) -> None:
+    """Raise the UsageError that the functions above would, before work is done that would be for nothing."""
     if not path.name:
         raise UsageError("no file name in it; name the file to write", path=path)
     if not overwrite and os.path.lexists(path):
