@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from tests.nki.values.running import f32, instruction, refusal
+from tests.nki.values.running import FIRST, f32, instruction, refusal, result
 
 X = f32([1, -2, 3], [4, 5, -6])
 COLUMN = {"d": ((2, 1), "float32")}
@@ -99,3 +101,40 @@ def test_tensor_scalar_cumulative() -> None:
     # the largest so far, from 3.5 on
     loaded = call.replace("op1=nl.add", "op1=nl.maximum, imm1=3.5").replace("reset_reduce", "load_reduce")
     assert instruction(loaded, {"d": ((2, 3), "float32")}, x=X, TARGET="trn3").tolist() == [[3.5, 3.5, 6], [8, 10, 10]]
+
+
+LOOPS = """
+out = nl.ndarray((4, 4, 2), dtype=nl.float32, buffer=nl.shared_hbm)
+for block in nl.affine_range(2):
+    kept = nl.ndarray((2, nl.par_dim(4), 2), dtype=nl.float32, buffer=nl.sbuf)
+    for k in nl.affine_range({iterations}):
+        for tile in nl.affine_range(2):
+            x = nl.load(a[block * 2 + tile, k])
+            kept[tile] = nl.loop_reduce(x, op={op}, loop_indices=[k]{more})
+    for tile in nl.affine_range(2):
+        nl.store(out[block * 2 + tile], kept[tile])
+return out
+"""
+
+
+@pytest.mark.parametrize(
+    ("op", "iterations", "expected"),
+    [
+        ("np.add", 3, lambda x: x.sum(axis=1)),
+        ("np.max", 3, lambda x: x.max(axis=1)),
+        ("np.add", 1, lambda x: x[:, 0]),  # nothing to add: each tile is its own
+    ],
+)
+def test_loop_reduce(op: str, iterations: int, expected: Any) -> None:
+    """Two tiles in each iteration of k, in each of two outer iterations: four reductions, each over k alone."""
+    x = np.random.default_rng(5).integers(-9, 9, (4, iterations, 4, 2)).astype(np.float32)
+    body = LOOPS.format(op=op, iterations=iterations, more="")
+    assert result(body, x, head=FIRST).tolist() == expected(x).tolist()
+
+
+def test_loop_reduce_rounds_once_to_the_type_that_it_returns() -> None:
+    """256 + 1 + 1 is 258 in bfloat16; rounded after each addition it would stay 256."""
+    x = np.ones((4, 3, 4, 2), np.float32)
+    x[:, 0] = 256
+    body = LOOPS.format(op="np.add", iterations=3, more=", dtype=nl.bfloat16")
+    assert (result(body, x, head=FIRST) == 258).all()

@@ -24,6 +24,8 @@ from trnprof.nki.values.registry import EVALUATIONS, NOT_EVALUATED, NoValuesErro
 
 if TYPE_CHECKING:
     from trnprof.nki.recorder import Recorder
+    from trnprof.nki.recording import Site
+    from trnprof.nki.values.reductions import LoopReduction
     from trnprof.nki.values.world import World
 
 VECTOR, SCALAR = "vector", "scalar"
@@ -53,6 +55,7 @@ class Machine:
         self.rank, self.program = place
         """Which of the run's ranks, and which of the rank's programs."""
         self._receives: list[Cells] = []
+        self.loop_reductions: dict[Site, LoopReduction] = {}
 
     def perform(self, operation: Operation, bound: Bound) -> Any:
         """Compute one operation; returns what the language returns."""

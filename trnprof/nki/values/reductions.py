@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from trnprof.nki.values import alu
 from trnprof.nki.values.elementwise import put_integers
 from trnprof.nki.values.limits import HardwareLimitError
 from trnprof.nki.values.machine import Machine
-from trnprof.nki.values.registry import instruction
+from trnprof.nki.values.registry import evaluation, instruction
 
 BN_STATS_ELEMENTS = 512
 
@@ -133,3 +134,50 @@ def tensor_tensor_scan(machine: Machine, operation: Operation, bound: Bound, dst
         state = alu.apply(name1, others[at], inner) if reverse1 else alu.apply(name1, inner, others[at])
         result[at] = state
     machine.write(dst, machine.fitted(result.T.reshape(left.shape), dst.shape), bound.get("mask"))
+
+
+@dataclass
+class LoopReduction:
+    """What one nl.loop_reduce of a kernel has reduced so far.
+
+    Loops run one by one, so that each call returns the reduction over the iterations until now, the whole one in the last. In
+    one iteration of the named loops the call runs as often as the loops inside them say, each time for another tile: tiles are
+    told by the order of their calls, and a new reduction begins where the named loops are at their first iteration again.
+    """
+
+    first: tuple[int, ...]
+    """The named loops' indices in their first iteration."""
+    now: tuple[int, ...]
+    tile: int = 0
+    """How many calls this iteration has made."""
+    totals: list[np.ndarray] = field(default_factory=list)
+
+    def add(self, indices: tuple[int, ...], name: str, values: np.ndarray, where: np.ndarray | None) -> np.ndarray:
+        """The reduction of a tile with the iteration's `values`; where `where` is false they do not count."""
+        if indices != self.now:
+            self.now, self.tile = indices, 0
+            if indices == self.first:
+                self.totals.clear()
+        if self.tile == len(self.totals):
+            self.totals.append(values)
+        else:
+            before = self.totals[self.tile]
+            total = alu.apply(name, before, values)
+            self.totals[self.tile] = total if where is None else np.where(where, total, before)
+        self.tile += 1
+        return self.totals[self.tile - 1]
+
+
+@evaluation("language", "loop_reduce")
+def loop_reduce(machine: Machine, operation: Operation, bound: Bound) -> Any:
+    """x reduced over the iterations of the loops whose indices `loop_indices` holds."""
+    dst, made = machine.destination(operation, bound)
+    given = bound.get("loop_indices")
+    if given is None:
+        raise TypeError("nl.loop_reduce needs loop_indices: the indices of the loops to reduce over")
+    indices = tuple(machine.integer(one) for one in (given if isinstance(given, list | tuple) else [given]))
+    values = np.array(machine.number(bound["x"]))
+    known = machine.loop_reductions.setdefault(machine.recorder.site(), LoopReduction(indices, indices))
+    total = known.add(indices, op_name(bound["op"]), values, machine.where(bound.get("mask"), values.shape))
+    machine.write(dst, total)
+    return made

@@ -18,10 +18,6 @@ EVALUATIONS: dict[tuple[str, str], Evaluation] = {}
 
 NOT_EVALUATED: dict[tuple[str, str], str] = {
     ("isa", "builtin_custom_op"): "it runs a compiled library of the kernel's own, which only the device can",
-    (
-        "language",
-        "loop_reduce",
-    ): "it reduces over loops that the first generation's compiler keeps, and loops run one by one here",
 }
 """Operations without values, and why."""
 
