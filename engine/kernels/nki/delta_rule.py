@@ -49,13 +49,14 @@ def delta_rule_decode(
     sizes = (key_heads, value_heads, key_dim, value_dim)
     identity = identity_matrix(P)
     group_rows = rows_of_group(rows, width, value_heads * value_dim * 4)
-    loaded = load_group(bank, reads, qkv, runs, sizes, conv_weight.shape[0], 0, min(group_rows, rows))
+    taps = conv_weight.shape[0]
+    behind = (taps - 1) * qkv.shape[2]
+    loaded = load_group(bank, reads, qkv, runs, sizes, taps, 0, min(group_rows, rows))
     for first in range(0, rows, group_rows):
         windows, states = loaded
         following = first + group_rows
         if following < rows:
-            count = min(group_rows, rows - following)
-            loaded = load_group(bank, reads, qkv, runs, sizes, conv_weight.shape[0], following, count)
+            loaded = load_group(bank, reads, qkv, runs, sizes, taps, following, min(group_rows, rows - following))
         count = min(group_rows, rows - first)
         store_histories(bank, writes, windows, runs, qkv.shape[2], first, count, width)
         heads = convolved_heads(windows, weights, runs, sizes, count, width)
@@ -65,7 +66,7 @@ def delta_rule_decode(
             for token in range(width):
                 at = row * width + token
                 slot = element(writes, first * width + at)
-                states[row] = step(bank, slot, states[row], vectors, results, at, sizes, conv_weight.shape, identity)
+                states[row] = step(bank, slot, states[row], vectors, results, at, sizes, behind, identity)
         store_rows(out, results, first * width)
     return out
 
@@ -125,14 +126,16 @@ def load_weight(conv_weight, run):
     return as_float32(tile)
 
 
-def load_group(bank, slots, qkv, runs, sizes, taps, first, count):
-    """(a window of convolution inputs for each run, a list of state tiles for each row) of the rows from `first` on."""
-    value_heads, key_dim, value_dim = sizes[1], sizes[2], sizes[3]
+def load_windows(bank, slots, qkv, runs, taps, first, count, tokens):
+    """Convolution inputs of rows [first, first + count): the history in their pages, then `tokens` new ones.
+
+    A tile [heads, rows, K - 1 + tokens, dimensions] float32 for each run.
+    """
     width, channels = qkv.shape[1], qkv.shape[2]
     kept = taps - 1
     windows = []
     for channel, heads, size, _kind, _head in runs:
-        window = nl.ndarray((heads, count, kept + width, size), dtype=nl.float32, buffer=nl.sbuf)
+        window = nl.ndarray((heads, count, kept + tokens, size), dtype=nl.float32, buffer=nl.sbuf)
         for row in range(count):
             history = bank.ap(
                 pattern=[[size, heads], [channels, kept], [1, size]],
@@ -141,25 +144,35 @@ def load_group(bank, slots, qkv, runs, sizes, taps, first, count):
                 indirect_dim=0,
             )
             nisa.dma_copy(dst=window[:, row, 0:kept, :], src=history)
-        inputs = nl.ndarray((heads, count, width, size), dtype=qkv.dtype, buffer=nl.sbuf)
+        inputs = nl.ndarray((heads, count, tokens, size), dtype=qkv.dtype, buffer=nl.sbuf)
         new = qkv.ap(
-            pattern=[[size, heads], [width * channels, count], [channels, width], [1, size]],
+            pattern=[[size, heads], [width * channels, count], [channels, tokens], [1, size]],
             offset=first * width * channels + channel,
         )
         nisa.dma_copy(dst=inputs, src=new)
-        nisa.tensor_copy(dst=window[:, :, kept : kept + width, :], src=inputs)
+        nisa.tensor_copy(dst=window[:, :, kept : kept + tokens, :], src=inputs)
         windows.append(window)
-    states = []
-    for row in range(count):
-        tiles = []
-        for head in range(0, value_heads, CHUNK_HEADS):
-            heads = min(CHUNK_HEADS, value_heads - head)
-            tile = nl.ndarray((key_dim, heads, value_dim), dtype=nl.float32, buffer=nl.sbuf)
-            page = state_in_page(bank, element(slots, first + row), kept * channels, head, heads, key_dim, value_dim)
-            nisa.dma_copy(dst=tile, src=page)
-            tiles.append(tile)
-        states.append(tiles)
+    return windows
+
+
+def load_group(bank, slots, qkv, runs, sizes, taps, first, count):
+    """(a window of convolution inputs for each run, the tiles of S for each row) of rows [first, first + count)."""
+    windows = load_windows(bank, slots, qkv, runs, taps, first, count, qkv.shape[1])
+    behind = (taps - 1) * qkv.shape[2]
+    states = [load_states(bank, element(slots, first + row), behind, sizes) for row in range(count)]
     return windows, states
+
+
+def load_states(bank, slot, behind, sizes):
+    """S of every head of one page, CHUNK_HEADS heads a tile [key_dim, heads, value_dim]; `behind` the page's history."""
+    value_heads, key_dim, value_dim = sizes[1], sizes[2], sizes[3]
+    tiles = []
+    for head in range(0, value_heads, CHUNK_HEADS):
+        heads = min(CHUNK_HEADS, value_heads - head)
+        tile = nl.ndarray((key_dim, heads, value_dim), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=state_in_page(bank, slot, behind, head, heads, key_dim, value_dim))
+        tiles.append(tile)
+    return tiles
 
 
 def state_in_page(bank, slot, behind, head, heads, key_dim, value_dim):
@@ -229,7 +242,8 @@ def token_vectors(heads, log_decay, beta, sizes, first, tokens):
     """
     key_heads, value_heads, key_dim, value_dim = sizes
     shared = value_heads // key_heads
-    unit = unit_vectors(heads[0], key_heads, key_dim)
+    unit = unit_vectors(heads[0][:, :, 0 : 2 * key_heads])
+    scale(unit[:, :, 0:key_heads], key_dim**-0.5)
     products = nl.ndarray((key_dim, tokens, key_heads), dtype=nl.float32, buffer=nl.sbuf)
     keys = unit[:, :, key_heads : 2 * key_heads]
     nisa.tensor_tensor(dst=products, data1=unit[:, :, 0:key_heads], data2=keys, op=nl.multiply)
@@ -261,28 +275,22 @@ def token_vectors(heads, log_decay, beta, sizes, first, tokens):
     return keys, decayed, decay, values, strength.reshape((value_dim, tokens, value_heads)), overlap
 
 
-def unit_vectors(heads, key_heads, key_dim):
-    """q and k divided by their lengths, q also by sqrt(key_dim): [key_dim, tokens, 2 key heads]."""
-    tokens = heads.shape[1]
-    qk = heads[:, :, 0 : 2 * key_heads]
-    squares = nl.ndarray((key_dim, tokens, 2 * key_heads), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_tensor(dst=squares, data1=qk, data2=qk, op=nl.multiply)
-    total = sum_of_partitions(squares, key_dim, 1)
+def unit_vectors(vectors):
+    """Columns [key_dim, a, b] divided by their lengths."""
+    squares = nl.ndarray(vectors.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=squares, data1=vectors, data2=vectors, op=nl.multiply)
+    total = sum_of_partitions(squares, vectors.shape[0], 1)
     nisa.tensor_scalar(dst=total, data=total, op0=nl.add, operand0=NORM_EPS)
-    inverse = nl.ndarray(total.shape, dtype=nl.float32, buffer=nl.sbuf)
+    inverse = nl.ndarray(vectors.shape, dtype=nl.float32, buffer=nl.sbuf)
     nisa.activation(dst=inverse, op=nl.rsqrt, data=total)
-    unit = nl.ndarray((key_dim, tokens, 2 * key_heads), dtype=nl.float32, buffer=nl.sbuf)
-    for place in range(2):  # q, then k
-        part = slice(place * key_heads, (place + 1) * key_heads)
-        nisa.scalar_tensor_tensor(
-            dst=unit[:, :, part],
-            data=heads[:, :, part],
-            op0=nl.multiply,
-            operand0=key_dim**-0.5 if place == 0 else 1.0,
-            op1=nl.multiply,
-            operand1=inverse[:, :, part],
-        )
+    unit = nl.ndarray(vectors.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=unit, data1=vectors, data2=inverse, op=nl.multiply)
     return unit
+
+
+def scale(vectors, factor):
+    """vectors *= factor."""
+    nisa.tensor_scalar(dst=vectors, data=vectors, op0=nl.multiply, operand0=factor)
 
 
 def sum_of_partitions(tile, partitions, repeat):
@@ -359,12 +367,11 @@ def identity_matrix(size):
 # The recurrence
 
 
-def step(bank, slot, states, vectors, results, at, sizes, conv_shape, identity):
+def step(bank, slot, states, vectors, results, at, sizes, behind, identity):
     """Token `at` of one row: its result to `results`, the new states to the slot's page and as the tiles returned."""
     key_heads, value_heads, key_dim, value_dim = sizes
     keys, decayed, decay, values, strength, overlap = vectors
     shared = value_heads // key_heads
-    behind = (conv_shape[0] - 1) * conv_shape[1]
     following = []
     for number in range(len(states)):
         state = states[number]
@@ -440,3 +447,530 @@ def store_rows(out, results, first):
         nisa.tensor_copy(dst=lines, src=turned)
         begin = (first * heads + line) * value_dim
         nisa.dma_copy(dst=out.ap(pattern=[[value_dim, some], [1, value_dim]], offset=begin), src=lines)
+
+
+# Long rows: chunks of matrix products
+#
+# In a chunk of tokens that starts from the state S, with G the sum of the log decay up to a token (its own included), the
+# deltas U of all tokens solve a unit lower triangular system (the UT transform), after which everything is a product:
+#     (I + L) U = b (V - (K e^G) S)       L[i, j] = b_i (k_i e^(G_i - G_j) . k_j) for j < i
+#     O = (Q e^G) S + A U                 A[i, j] = q_i e^(G_i - G_j) . k_j for j <= i
+#     S <- e^(G_end) S + (K e^(G_end - G))^T U
+# The state after any other number of tokens is the last line with the sums ended there: a stream of its own for each state
+# to be saved, and no control flow on what only the device knows. Tokens of padding have log decay 0 and b = 0.
+
+CHUNK = 64  # tokens with one decay a head (GDN)
+CHANNEL_CHUNK = 16  # with a decay a channel (KDA), where pairs of tokens differ by channel
+BATCH_HEADS = 8  # heads whose vector instructions are one: a PSUM bank of 64 columns each
+
+
+@nki.jit
+def delta_rule_prefill(
+    bank,
+    read_slots,
+    write_slots,
+    save_after,
+    lengths,
+    qkv,
+    conv_weight,
+    log_decay,
+    beta,
+    key_heads,
+    value_heads,
+    key_dim,
+    value_dim,
+):
+    """As delta_rule_decode for long rows; the page after save_after[:, j] tokens (0: none) goes to write_slots[:, j].
+
+    read_slots [R], write_slots and save_after [R, J], lengths [R] int32; tokens from lengths on change nothing. A row's pages
+    are written before the next row's are read. Returns [R, W, H, value_dim] float32.
+    """
+    rows, width, channels = qkv.shape
+    saves, taps = write_slots.shape[1], conv_weight.shape[0]
+    behind = (taps - 1) * channels
+    assert width >= taps - 1, f"rows of {width} tokens are shorter than the convolution's history"
+    out = nl.ndarray((rows, width, value_heads, value_dim), dtype=nl.float32, buffer=nl.shared_hbm)
+    sizes = (key_heads, value_heads, key_dim, value_dim)
+    runs = channel_runs(key_heads, value_heads, key_dim, value_dim)
+    weights = [load_weight(conv_weight, run) for run in runs]
+    by_channel = turned_runs(weights, runs, sizes)
+    reads, writes = load_row(read_slots, rows), load_row(write_slots, rows * saves)
+    ends = load_row(save_after, rows * saves)
+    saved_at = on_every_partition(as_float32(ends), P)
+    real_until = on_every_partition(as_float32(load_row(lengths, rows)), P)
+    chunk = CHUNK if log_decay.shape[3] == 1 else CHANNEL_CHUNK
+    tables = chunk_tables(chunk)
+    for row in range(rows):
+        windows = load_windows(bank, reads, qkv, runs, taps, row, 1, taps - 1)
+        states = load_states(bank, element(reads, row), behind, sizes)
+        history = [window.reshape((window.shape[0], window.shape[2], window.shape[3])) for window in windows]
+        tails = turned_runs([window[:, 0 : taps - 1, :] for window in history], runs, sizes)
+        streams = [states] + [copies(states) for _save in range(saves)]
+        limits = [saved_at[:, row * saves + save : row * saves + save + 1] for save in range(saves)]
+        for first in range(0, width, chunk):
+            count = min(chunk, width - first)
+            real = real_until[:, row : row + 1]
+            tails = chunk_step(
+                out, streams, tails, by_channel, (qkv, log_decay, beta), sizes, row, first, count, real, limits, tables
+            )
+        for save in range(saves):
+            at = row * saves + save
+            slot = element(writes, at)
+            store_saved_histories(bank, slot, qkv, history, runs, row, element(ends, at), limits[save], taps)
+            for number in range(len(states)):
+                tile = streams[1 + save][number]
+                head = number * CHUNK_HEADS
+                page = state_in_page(bank, slot, behind, head, tile.shape[1], key_dim, value_dim)
+                nisa.dma_copy(dst=page, src=tile)
+    return out
+
+
+def copies(tiles):
+    """Copies of tiles."""
+    made = []
+    for tile in tiles:
+        copy = nl.ndarray(tile.shape, dtype=tile.dtype, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=copy, src=tile)
+        made.append(copy)
+    return made
+
+
+def head_tiles(sizes, columns):
+    """Empty tiles [dimensions, heads, columns]: of q, k and v if they have one size, else of q and k, and of v."""
+    key_heads, value_heads, key_dim, value_dim = sizes
+    if key_dim == value_dim:
+        return [nl.ndarray((key_dim, 2 * key_heads + value_heads, columns), dtype=nl.float32, buffer=nl.sbuf)]
+    return [
+        nl.ndarray((key_dim, 2 * key_heads, columns), dtype=nl.float32, buffer=nl.sbuf),
+        nl.ndarray((value_dim, value_heads, columns), dtype=nl.float32, buffer=nl.sbuf),
+    ]
+
+
+def turned_runs(tiles, runs, sizes):
+    """Tiles [heads, n, dimensions] of each run as [dimensions, heads, n]."""
+    count = tiles[0].shape[1]
+    turned = head_tiles(sizes, count)
+    for number in range(len(runs)):
+        _channel, heads, size, kind, head = runs[number]
+        for at in range(count):
+            columns = nl.ndarray((size, heads), dtype=nl.float32, buffer=nl.psum)
+            nisa.nc_transpose(dst=columns, data=tiles[number][:, at, :])
+            nisa.tensor_copy(dst=turned[kind][:, head : head + heads, at], src=columns)
+    return turned
+
+
+def chunk_tables(size):
+    """What every chunk of `size` tokens needs, tables [size, size] float32 with the row in the partitions.
+
+    (1 where row <= column, 1 where row < column, ones, the number of the token as [size, 1], and for blocks of 1, 2, 4, ...
+    the part of L below the diagonal that joins two of them, as it is and transposed)
+    """
+    ones = nl.ndarray((size, size), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=ones, value=1.0)
+    upper, strict, lower = where(ones, 1, -1, 0), where(ones, 1, -1, -1), where(ones, -1, 1, -1)
+    numbers = nl.ndarray((size, 1), dtype=nl.int32, buffer=nl.sbuf)
+    nisa.iota(dst=numbers, pattern=[[0, 1]], offset=0, channel_multiplier=1)
+    joins = []
+    block = 1
+    smaller = same_block(size, block)
+    while block < size:
+        block = 2 * block
+        larger = same_block(size, block)
+        pair = []
+        for side in (lower, strict):
+            join = nl.ndarray((size, size), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_tensor(dst=join, data1=larger, data2=smaller, op=nl.subtract)
+            nisa.tensor_tensor(dst=join, data1=join, data2=side, op=nl.multiply)
+            pair.append(join)
+        joins.append(pair)
+        smaller = larger
+    return upper, strict, ones, as_float32(numbers), joins, identity_matrix(size)
+
+
+def where(ones, column_step, row_step, offset):
+    """1 where column_step * column + row_step * row + offset >= 0, else 0."""
+    table = nl.ndarray(ones.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.affine_select(
+        dst=table,
+        pattern=[[column_step, ones.shape[1]]],
+        offset=offset,
+        channel_multiplier=row_step,
+        on_true_tile=ones,
+        on_false_value=0.0,
+        cmp_op=nl.greater_equal,
+    )
+    return table
+
+
+def same_block(size, block):
+    """1 where row and column lie in one block of `block`: a product of [blocks, size] with itself."""
+    blocks = -(-size // block)
+    ones = nl.ndarray((blocks, size), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=ones, value=1.0)
+    member = where(ones, 1, -block, 0)
+    nisa.affine_select(
+        dst=member,
+        pattern=[[-1, size]],
+        offset=block - 1,
+        channel_multiplier=block,
+        on_true_tile=member,
+        on_false_value=0.0,
+        cmp_op=nl.greater_equal,
+    )
+    product = nl.ndarray((size, size), dtype=nl.float32, buffer=nl.psum)
+    nisa.nc_matmul(dst=product, stationary=member, moving=member)
+    return in_sbuf(product)
+
+
+def in_sbuf(tile):
+    """A copy of a PSUM tile."""
+    copy = nl.ndarray(tile.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=copy, src=tile)
+    return copy
+
+
+# One chunk of one row
+
+
+def chunk_step(out, streams, tails, weights, inputs, sizes, row, first, count, real_until, limits, tables):
+    """Tokens [first, first + count) of one row: results to `out`, streams advanced; returns the next chunk's tails.
+
+    streams: tiles of the running state, then of each state to be saved. tails: the convolution's inputs before the chunk.
+    """
+    qkv, log_decay, beta = inputs
+    key_heads, value_heads, key_dim = sizes[0], sizes[1], sizes[2]
+    decays_of_head = log_decay.shape[3]
+    index = tables[3]
+    lines = nl.ndarray((count, qkv.shape[2]), dtype=qkv.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=lines, src=qkv[row, first : first + count, :])
+    columns, tails = convolved_columns(lines, tails, weights, sizes, count)
+    unit = unit_vectors(columns[0][:, 0 : 2 * key_heads, :])
+    scale(unit[:, 0:key_heads, :], key_dim**-0.5)
+    values = columns[0][:, 2 * key_heads : 2 * key_heads + value_heads, :] if len(columns) == 1 else columns[1]
+    # A token of padding neither decays nor writes.
+    real = tokens_before(index, real_until, first, count)
+    logs = masked_lines(log_decay, row, first, count, value_heads * decays_of_head, real)
+    strength = masked_lines(beta, row, first, count, value_heads, real)
+    masks = [tables[2][0:count, 0:1]] + [tokens_before(index, limit, first, count) for limit in limits]
+    # The first columns add up the log decay to each token, the others to the end of each stream.
+    until = nl.ndarray((count, count + len(masks)), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=until[:, 0:count], src=tables[0][0:count, 0:count])
+    remainders = []  # of each stream: what the log decay of a later token still does to a token's write
+    for number in range(len(masks)):
+        nisa.tensor_copy(dst=until[:, count + number : count + number + 1], src=masks[number])
+        remainder = nl.ndarray((count, count), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_scalar(
+            dst=remainder,
+            data=tables[0][0:count, 0:count],
+            op0=nl.multiply,
+            operand0=-1.0,
+            op1=nl.add,
+            operand1=masks[number],
+        )
+        remainders.append(remainder)
+    for head in range(0, value_heads, BATCH_HEADS):
+        heads = min(BATCH_HEADS, value_heads - head)
+        batch_step(
+            out, streams, unit, values, logs, strength, masks, until, remainders, sizes, row, first, head, heads, tables
+        )
+    return tails
+
+
+def tokens_before(index, limit, first, count):
+    """[count, 1]: 1 where first + token < limit, else 0."""
+    mask = nl.ndarray((count, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(
+        dst=mask, data=index[0:count, :], op0=nl.add, operand0=float(first), op1=nl.less, operand1=limit[0:count, :]
+    )
+    return mask
+
+
+def masked_lines(numbers, row, first, count, columns, real):
+    """Tokens' lines of log decay or b, [count, columns], 0 for padding."""
+    width = numbers.shape[1]
+    lines = nl.ndarray((count, columns), dtype=nl.float32, buffer=nl.sbuf)
+    part = numbers.ap(pattern=[[columns, count], [1, columns]], offset=(row * width + first) * columns)
+    nisa.dma_copy(dst=lines, src=part)
+    nisa.tensor_scalar(dst=lines, data=lines, op0=nl.multiply, operand0=real)
+    return lines
+
+
+def convolved_columns(lines, tails, weights, sizes, count):
+    """(silu of the convolution as [dimensions, heads, count], the last inputs) of a chunk's lines [count, channels]."""
+    columns, following = [], []
+    channel = 0
+    for kind in range(len(tails)):
+        size, heads, kept = tails[kind].shape
+        window = nl.ndarray((size, heads, kept + count), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=window[:, :, 0:kept], src=tails[kind])
+        for head in range(heads):
+            turned = nl.ndarray((size, count), dtype=lines.dtype, buffer=nl.psum)
+            nisa.nc_transpose(dst=turned, data=lines[:, channel : channel + size])
+            nisa.tensor_copy(dst=window[:, head, kept : kept + count], src=turned)
+            channel = channel + size
+        total = nl.ndarray((size, heads, count), dtype=nl.float32, buffer=nl.sbuf)
+        for tap in range(kept + 1):
+            weight = weights[kind].ap(pattern=[[heads * (kept + 1), size], [kept + 1, heads], [0, count]], offset=tap)
+            product = nl.ndarray((size, heads, count), dtype=nl.float32, buffer=nl.sbuf)
+            target = total if tap == 0 else product
+            nisa.tensor_tensor(dst=target, data1=window[:, :, tap : tap + count], data2=weight, op=nl.multiply)
+            if tap:
+                nisa.tensor_tensor(dst=total, data1=total, data2=product, op=nl.add)
+        nisa.activation(dst=total, op=nl.silu, data=total)
+        tail = nl.ndarray((size, heads, kept), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=tail, src=window[:, :, count : count + kept])
+        columns.append(total)
+        following.append(tail)
+    return columns, following
+
+
+def batch_step(
+    out, streams, unit, values, logs, strength, masks, until, remainders, sizes, row, first, head, heads, tables
+):
+    """chunk_step for `heads` heads from `head` on: what they share of an instruction is its fixed cost."""
+    key_heads, value_heads, key_dim, value_dim = sizes
+    shared, decays_of_head = value_heads // key_heads, logs.shape[1] // value_heads
+    count, ends = until.shape[0], len(masks)
+    # e^G of each token and of each stream's end, for every key channel
+    totals = nl.ndarray((key_dim, heads, count + ends), dtype=nl.float32, buffer=nl.sbuf)
+    decayed = nl.ndarray((key_dim, heads, 2, count), dtype=nl.float32, buffer=nl.sbuf)
+    for at in range(heads):
+        sums = nl.ndarray((key_dim, count + ends), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(dst=sums, stationary=log_of_channels(logs, head + at, decays_of_head, key_dim), moving=until)
+        nisa.tensor_copy(dst=totals[:, at, :], src=sums)
+    grown = nl.ndarray((key_dim, heads, count + ends), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.activation(dst=grown, op=nl.exp, data=totals)
+    for at in range(heads):
+        key_head = (head + at) // shared
+        for place in range(2):  # k, then q
+            vector = unit[:, (1 - place) * key_heads + key_head, :]
+            nisa.tensor_tensor(dst=decayed[:, at, place, :], data1=vector, data2=grown[:, at, 0:count], op=nl.multiply)
+    if decays_of_head == 1:
+        pairs = pairs_of_heads(unit, logs, until, sizes, head, heads, tables)
+    else:
+        pairs = pairs_of_channels(unit, totals, sizes, head, heads, count)
+    # Pairs [earlier token, head, k or q, later token]: what the later one reads of the earlier one's write.
+    reads = times_table(pairs, 1, tables[0], heads, count)
+    below = times_table(pairs, 0, tables[1], heads, count)
+    solved = inverse(below, strength, head, heads, count, tables)
+    results = nl.ndarray((count, heads, value_dim), dtype=nl.float32, buffer=nl.sbuf)
+    fades = []
+    for number in range(ends):
+        fades.append(fade_lines(logs, remainders[number], masks[number], head, heads, decays_of_head))
+    for at in range(heads):
+        tile, place = (head + at) // CHUNK_HEADS, (head + at) % CHUNK_HEADS
+        state = streams[0][tile][:, place, :]
+        b = strength[:, head + at : head + at + 1]
+        predicted = nl.ndarray((count, value_dim), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(dst=predicted, stationary=decayed[:, at, 0, :], moving=state)
+        rest = nl.ndarray((count, value_dim), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_tensor(dst=rest, data1=lines_of(values[:, head + at, :]), data2=predicted, op=nl.subtract)
+        nisa.tensor_scalar(dst=rest, data=rest, op0=nl.multiply, operand0=b)
+        solution = nl.ndarray((count, value_dim), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(dst=solution, stationary=solved[:, at, :], moving=rest)
+        deltas = in_sbuf(solution)
+        result = nl.ndarray((count, value_dim), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(dst=result, stationary=decayed[:, at, 1, :], moving=state)
+        nisa.nc_matmul(dst=result, stationary=reads[:, at, :], moving=deltas)
+        nisa.tensor_copy(dst=results[:, at, :], src=result)
+        keys = lines_of(unit[:, key_heads + (head + at) // shared, :])
+        for number in range(ends):
+            kept = nl.ndarray((count, key_dim), dtype=nl.float32, buffer=nl.sbuf)
+            fade = log_of_channels(fades[number], at, decays_of_head, key_dim)
+            nisa.tensor_tensor(dst=kept, data1=keys, data2=fade, op=nl.multiply)
+            added = nl.ndarray((key_dim, value_dim), dtype=nl.float32, buffer=nl.psum)
+            nisa.nc_matmul(dst=added, stationary=kept, moving=deltas)
+            stream = streams[number][tile][:, place, :]
+            nisa.scalar_tensor_tensor(
+                dst=stream,
+                data=stream,
+                op0=nl.multiply,
+                operand0=grown[:, at, count + number : count + number + 1],
+                op1=nl.add,
+                operand1=added,
+            )
+    nisa.dma_copy(dst=out[row, first : first + count, head : head + heads, :], src=results)
+
+
+def log_of_channels(lines, head, decays_of_head, key_dim):
+    """A head's part of lines as [tokens, key_dim]: its channels, or its one number for all of them."""
+    count, columns = lines.shape
+    step = 0 if decays_of_head == 1 else 1
+    return lines.ap(pattern=[[columns, count], [step, key_dim]], offset=head * decays_of_head)
+
+
+def lines_of(columns):
+    """[dimensions, tokens] as [tokens, dimensions] in SBUF."""
+    size, count = columns.shape
+    turned = nl.ndarray((count, size), dtype=nl.float32, buffer=nl.psum)
+    nisa.nc_transpose(dst=turned, data=columns)
+    return in_sbuf(turned)
+
+
+def fade_lines(logs, remainder, mask, head, heads, decays_of_head):
+    """e^(G_end - G) of each token before a stream's end, 0 for those behind it: [tokens, heads * decays of a head]."""
+    count = logs.shape[0]
+    columns = heads * decays_of_head
+    fades = nl.ndarray((count, columns), dtype=nl.float32, buffer=nl.sbuf)
+    for begin in range(0, columns, BANK):
+        some = min(BANK, columns - begin)
+        part = logs[:, head * decays_of_head + begin : head * decays_of_head + begin + some]
+        sums = nl.ndarray((count, some), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(dst=sums, stationary=remainder, moving=part)
+        # Behind the end the sum is of the wrong sign and could overflow: it is cut off, then masked.
+        nisa.tensor_scalar(dst=fades[:, begin : begin + some], data=sums, op0=nl.minimum, operand0=0.0)
+    nisa.activation(dst=fades, op=nl.exp, data=fades)
+    nisa.tensor_scalar(dst=fades, data=fades, op0=nl.multiply, operand0=mask)
+    return fades
+
+
+def pairs_of_heads(unit, logs, until, sizes, head, heads, tables):
+    """k . k and q . k of two tokens times the decay between them: [earlier, heads, 2, later], one decay a head."""
+    key_heads, value_heads = sizes[0], sizes[1]
+    shared, count = value_heads // key_heads, until.shape[0]
+    between = nl.ndarray((count, heads, count), dtype=nl.float32, buffer=nl.sbuf)
+    pairs = nl.ndarray((count, heads, 2, count), dtype=nl.float32, buffer=nl.sbuf)
+    upper = until[:, 0:count]
+    for at in range(heads):
+        log = logs[:, head + at : head + at + 1]
+        negative = nl.ndarray((count, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_scalar(dst=negative, data=log, op0=nl.multiply, operand0=-1.0)
+        sums = nl.ndarray((count, count), dtype=nl.float32, buffer=nl.psum)  # G of the column - G of the row
+        nisa.nc_matmul(dst=sums, stationary=log.broadcast(1, count), moving=upper)
+        nisa.nc_matmul(dst=sums, stationary=upper, moving=negative.broadcast(1, count))
+        nisa.tensor_scalar(dst=between[:, at, :], data=sums, op0=nl.minimum, operand0=0.0)
+    nisa.activation(dst=between, op=nl.exp, data=between)
+    for at in range(heads):
+        key_head = (head + at) // shared
+        keys = unit[:, key_heads + key_head, :]
+        for place in range(2):  # k, then q
+            products = nl.ndarray((count, count), dtype=nl.float32, buffer=nl.psum)
+            nisa.nc_matmul(dst=products, stationary=keys, moving=unit[:, (1 - place) * key_heads + key_head, :])
+            nisa.tensor_tensor(dst=pairs[:, at, place, :], data1=between[:, at, :], data2=products, op=nl.multiply)
+    return pairs
+
+
+def pairs_of_channels(unit, totals, sizes, head, heads, count):
+    """The same with a decay a channel: it is inside the products' sums."""
+    key_heads, value_heads, key_dim = sizes[0], sizes[1], sizes[2]
+    shared, columns = value_heads // key_heads, totals.shape[2]
+    pairs = nl.ndarray((count, heads, 2, count), dtype=nl.float32, buffer=nl.sbuf)
+    for at in range(heads):
+        keys = unit[:, key_heads + (head + at) // shared, :]
+        both = nl.ndarray((key_dim, count, 2), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=both[:, :, 0], src=keys)
+        nisa.tensor_copy(dst=both[:, :, 1], src=unit[:, (head + at) // shared, :])
+        total, line = totals[:, at, 0:count], heads * columns
+        later = totals.ap(pattern=[[line, key_dim], [1, count], [0, count]], offset=at * columns)
+        earlier = total.expand_dim(1).broadcast(1, count)
+        between = nl.ndarray((key_dim, count, count), dtype=nl.float32, buffer=nl.sbuf)  # [channel, later, earlier]
+        nisa.tensor_tensor(dst=between, data1=later, data2=earlier, op=nl.subtract)
+        nisa.tensor_scalar(dst=between, data=between, op0=nl.minimum, operand0=0.0)
+        nisa.activation(dst=between, op=nl.exp, data=between)
+        nisa.tensor_tensor(dst=between, data1=between, data2=keys.expand_dim(1).broadcast(1, count), op=nl.multiply)
+        products = nl.ndarray((count, count, 2), dtype=nl.float32, buffer=nl.psum)  # [earlier, later, k or q]
+        for token in range(count):
+            nisa.nc_matmul(dst=products[:, token, :], stationary=between[:, token, :], moving=both[:, token, :])
+        nisa.tensor_copy(dst=pairs[:, at, :, :], src=products.permute((0, 2, 1)))
+    return pairs
+
+
+def times_table(pairs, place, table, heads, count):
+    """The k (0) or q (1) part of pairs where `table` is 1, else 0: [earlier, heads, later]."""
+    masked = nl.ndarray((count, heads, count), dtype=nl.float32, buffer=nl.sbuf)
+    wide = table[0:count, 0:count].expand_dim(1).broadcast(1, heads)
+    nisa.tensor_tensor(dst=masked, data1=pairs[:, :, place, :], data2=wide, op=nl.multiply)
+    return masked
+
+
+def inverse(below, strength, head, heads, count, tables):
+    """((I + L)^-1)^T of each head, [count, heads, count]; below: L^T without the factors b.
+
+    The inverse of a block is made of those of its halves and of what joins them, T - T L_join T: as stable as substitution,
+    and log2(count) steps instead of count. The inverse and its transpose go together, since products want both.
+    """
+    joins, identity = tables[4], tables[5]
+    lower = nl.ndarray((count, heads, count), dtype=nl.float32, buffer=nl.sbuf)
+    upper = nl.ndarray((count, heads, count), dtype=nl.float32, buffer=nl.sbuf)
+    for at in range(heads):
+        turned = nl.ndarray((count, count), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_transpose(dst=turned, data=below[:, at, :])
+        b = strength[:, head + at : head + at + 1]
+        nisa.tensor_scalar(dst=lower[:, at, :], data=turned, op0=nl.multiply, operand0=b)
+        turned = nl.ndarray((count, count), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_transpose(dst=turned, data=lower[:, at, :])
+        nisa.tensor_copy(dst=upper[:, at, :], src=turned)
+    part = identity[0:count, 0:count].expand_dim(1).broadcast(1, heads)
+    solved, transposed = copies([part, part])
+    for pair in joins:
+        join = times_view(lower, pair[0], heads, count)
+        join_transposed = times_view(upper, pair[1], heads, count)
+        solved, transposed = (
+            minus(solved, products(transposed, products(join_transposed, solved, heads), heads)),
+            minus(transposed, products(solved, products(join, transposed, heads), heads)),
+        )
+    return transposed
+
+
+def times_view(tile, table, heads, count):
+    """tile [count, heads, count] * table."""
+    result = nl.ndarray((count, heads, count), dtype=nl.float32, buffer=nl.sbuf)
+    wide = table[0:count, 0:count].expand_dim(1).broadcast(1, heads)
+    nisa.tensor_tensor(dst=result, data1=tile, data2=wide, op=nl.multiply)
+    return result
+
+
+def products(stationary, moving, heads):
+    """stationary^T @ moving of each head, [count, heads, count]."""
+    count = moving.shape[0]
+    tile = nl.ndarray((count, heads, count), dtype=nl.float32, buffer=nl.sbuf)
+    sums = nl.ndarray((count, heads, count), dtype=nl.float32, buffer=nl.psum)
+    for at in range(heads):
+        nisa.nc_matmul(dst=sums[:, at, :], stationary=stationary[:, at, :], moving=moving[:, at, :])
+    nisa.tensor_copy(dst=tile, src=sums)
+    return tile
+
+
+def minus(first, second):
+    """first - second."""
+    result = nl.ndarray(first.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=result, data1=first, data2=second, op=nl.subtract)
+    return result
+
+
+def store_saved_histories(bank, slot, qkv, history, runs, row, end, limit, taps):
+    """The last K - 1 inputs before token `end` (an element in SBUF; `limit` the same on every partition) to a slot."""
+    width, channels = qkv.shape[1], qkv.shape[2]
+    kept = taps - 1
+    start = nl.ndarray((1, 1), dtype=nl.int32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=start, data=end, op0=nl.subtract, operand0=kept, op1=nl.maximum, operand1=0)
+    for number in range(len(runs)):
+        channel, heads, size = runs[number][0], runs[number][1], runs[number][2]
+        inputs = nl.ndarray((heads, kept, size), dtype=qkv.dtype, buffer=nl.sbuf)
+        part = qkv.ap(
+            pattern=[[size, heads], [channels, kept], [1, size]],
+            offset=row * width * channels + channel,
+            scalar_offset=start,
+            indirect_dim=1,
+        )
+        nisa.dma_copy(dst=inputs, src=part)
+        # Before K - 1 tokens some of it is the page's own history: window inputs from `end` on, and only one `end` counts.
+        total = nl.ndarray((heads, kept, size), dtype=nl.float32, buffer=nl.sbuf)
+        chosen = nl.ndarray((heads, taps), dtype=nl.float32, buffer=nl.sbuf)
+        for case in range(taps):
+            op = nl.equal if case < kept else nl.greater_equal
+            nisa.tensor_scalar(dst=chosen[:, case : case + 1], data=limit[0:heads, :], op0=op, operand0=float(case))
+        nisa.tensor_scalar(dst=total, data=inputs, op0=nl.multiply, operand0=chosen[:, kept : kept + 1])
+        for case in range(kept):
+            nisa.scalar_tensor_tensor(
+                dst=total,
+                data=history[number][:, case : case + kept, :],
+                op0=nl.multiply,
+                operand0=chosen[:, case : case + 1],
+                op1=nl.add,
+                operand1=total,
+            )
+        page = bank.ap(
+            pattern=[[size, heads], [channels, kept], [1, size]], offset=channel, scalar_offset=slot, indirect_dim=0
+        )
+        nisa.dma_copy(dst=page, src=total)

@@ -24,10 +24,7 @@ def delta_rule_decode(
     value_dim: int,
 ) -> Tensor:
     """See the contract."""
-    pages, reads = bank, read_slots
-    if _is_read_after_write(read_slots, write_slots):
-        # The kernel writes a row's pages while others are still to be read; those that would change lie behind the bank.
-        pages, reads = torch.cat((bank, bank[read_slots])), len(bank) + torch.arange(len(read_slots))
+    pages, reads = apart(bank, read_slots, write_slots)
     (out,) = run_kernel(
         "delta_rule.py",
         "delta_rule_decode",
@@ -49,10 +46,57 @@ def delta_rule_decode(
     return out
 
 
-def _is_read_after_write(read_slots: Tensor, write_slots: Tensor) -> bool:
-    """Does a row write a slot that another row reads? (Asked on the CPU only: on a device it would wait for it.)"""
+@implements("delta_rule_prefill", "nki")
+def delta_rule_prefill(
+    bank: Tensor,
+    read_slots: Tensor,
+    write_slots: Tensor,
+    save_after: Tensor,
+    lengths: Tensor,
+    qkv: Tensor,
+    conv_weight: Tensor,
+    log_decay: Tensor,
+    beta: Tensor,
+    key_heads: int,
+    value_heads: int,
+    key_dim: int,
+    value_dim: int,
+) -> Tensor:
+    """See the contract."""
+    pages, reads = apart(bank, read_slots, write_slots)
+    (out,) = run_kernel(
+        "delta_rule.py",
+        "delta_rule_prefill",
+        written=("bank",),
+        bank=pages,
+        read_slots=reads.to(torch.int32),
+        write_slots=write_slots.to(torch.int32),
+        save_after=save_after.to(torch.int32),
+        lengths=lengths.to(torch.int32),
+        qkv=qkv,
+        conv_weight=conv_weight,
+        log_decay=log_decay,
+        beta=beta,
+        key_heads=key_heads,
+        value_heads=value_heads,
+        key_dim=key_dim,
+        value_dim=value_dim,
+    )
+    if pages is not bank:
+        bank.copy_(pages[: len(bank)])
+    return out
+
+
+def apart(bank: Tensor, read_slots: Tensor, write_slots: Tensor) -> tuple[Tensor, Tensor]:
+    """(bank, read slots) with which no row reads what another row writes.
+
+    The kernels write rows' pages while others are still to be read. Pages that would change meanwhile are read from behind a
+    copy of the bank. (Looked for on the CPU only: on a device it would wait for the slots, and the scheduler plans none.)
+    """
     if read_slots.device.type != "cpu":
-        return False
+        return bank, read_slots
     shared = write_slots.unsqueeze(-1) == read_slots  # [writing row, token, reading row]
     others = ~torch.eye(len(read_slots), dtype=torch.bool).unsqueeze(1)
-    return bool((shared & others).any())
+    if not bool((shared & others).any()):
+        return bank, read_slots
+    return torch.cat((bank, bank[read_slots])), len(bank) + torch.arange(len(read_slots))
