@@ -18,7 +18,7 @@ import pytest
 
 from trnprof.analyzers.anatomy import measure_anatomy
 from trnprof.cli import run
-from trnprof.engine.checkpoint_config import load_model_config
+from trnprof.engine.checkpoint_config import load_model_config, model_config_from_hf
 from trnprof.engine.config import Mixer, ModelConfig
 from trnprof.engine.modelled_step import KERNEL_FOLDER, PAGE_TOKENS, ExpertForm, decode_step
 from trnprof.engine.sharding import shard
@@ -175,6 +175,9 @@ def test_the_profile_is_the_step(tmp_path: Path) -> None:
     back = read_profile(tmp_path / "step")
     assert back.metadata.provenance is Provenance.MODELLED
     assert back.kernels is not None and back.kernels.num_rows == len(found.step.calls)
+    assert back.metadata.tensors == profile.metadata.tensors
+    weights = [tensor for tensor in back.metadata.tensors if tensor.kind == "weight"]
+    assert sum(tensor.size_bytes for tensor in weights) == found.needed_bytes["weights"]
     again = measure_anatomy(back, "trn2", bandwidth_for(back.metadata, load_hardware("trn2")))
     assert again.needed == account.needed and again.cores[0].parts == core.parts
 
@@ -197,6 +200,29 @@ def test_more_rows_and_more_context_never_take_less() -> None:
     # Only attention sees the context; nothing else moves a byte more.
     longer = {part.name for part, other in zip(context.parts, base.parts, strict=True) if part.each_ns != other.each_ns}
     assert longer == {"attention.attend"}
+
+
+KIMI = {
+    "model_type": "kimi_linear", "vocab_size": 1000, "hidden_size": 128, "intermediate_size": 128,
+    "moe_intermediate_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "num_experts": 8,
+    "num_experts_per_token": 2, "kv_lora_rank": 128, "q_lora_rank": 128, "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128, "v_head_dim": 128, "first_k_dense_replace": 4,
+    "linear_attn_config": {"full_attn_layers": [4], "kda_layers": [1, 2, 3], "head_dim": 32, "num_heads": 4},
+}  # fmt: skip
+
+
+def test_latent_attention_by_hand() -> None:
+    """kimi_linear: one layer of latents of 128 + 64 channels, which every rank keeps whole; two of four heads a rank."""
+    config = model_config_from_hf(KIMI)
+    found = model_device_step(decode_step(config, rows=2, context=64, rank_count=2))
+    assert found.traffic_bytes["cache"] == 2 * (64 + 1) * (128 + 64) * 2
+    parts = {part.name: part for part in found.parts}
+    # Up-projections of 128 x 128, once a head: the key's folded into the query, the value's after attention.
+    for name in ("attention.key_fold", "attention.value_projection"):
+        assert parts[name].run_count == 2
+        assert parts[name].hbm_read_bytes == 2 * 128 * 128 + 2 * 2 * 128
+    # Queries from their low rank: 2 heads x (128 + 64) channels.
+    assert parts["attention.query_projection"].hbm_read_bytes == 2 * 128 * 2 * 192 + 2 * 2 * 128
 
 
 def test_ranks_divide_what_they_share() -> None:

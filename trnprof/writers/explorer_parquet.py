@@ -136,7 +136,18 @@ def _facts_tables(profile: Profile) -> dict[str, pa.Table]:
         tables["Warning"] = pa.table({"message": messages, "category": ["Missing Data"] * len(messages)})
     if metadata.static_dma:
         tables["DmaQueuesInfo"] = _queues(metadata)
+    if metadata.tensors:
+        tables["TensorInfo"] = pa.table(
+            {
+                "variable_name": [_encodable(tensor.name) for tensor in metadata.tensors],
+                "type": [_TENSOR_TYPES[tensor.kind] for tensor in metadata.tensors],
+                "size": pa.array([tensor.size_bytes for tensor in metadata.tensors], pa.int64()),
+            }
+        )
     return tables
+
+
+_TENSOR_TYPES = {"input": "IN", "output": "OUT", "weight": "WEIGHT"}
 
 
 def _queues(metadata: Metadata) -> pa.Table:

@@ -85,6 +85,18 @@ def test_kernels_take_turns_and_streams_count_on(kernels: tuple[KernelModel, Ker
     assert names & set(profile.sources["kernel_instruction_name"].to_pylist()) == names - {""}
 
 
+def test_an_order_of_its_own(kernels: tuple[KernelModel, KernelModel]) -> None:
+    attend, mlp = kernels
+    entries = [(attend, "attention", 2), (mlp, "mlp", 1)]
+    profile = model_step(entries, order=[0, 0, 1])
+    assert profile.kernels is not None
+    assert profile.kernels["name"].to_pylist() == ["attention", "attention", "mlp"]
+    assert profile.metadata.cores[0].window_end_ts == model_step(entries).metadata.cores[0].window_end_ts
+    for order, named in (([0, 1], "stands 1 times"), ([0, 0, 1, 1], "stands 2 times"), ([0, 0, 2], "entry 2 of 2")):
+        with pytest.raises(UsageError, match=named):
+            model_step(entries, order=order)
+
+
 def test_it_is_read_like_a_capture(kernels: tuple[KernelModel, KernelModel], tmp_path: Path) -> None:
     attend, mlp = kernels
     profile = model_step([(attend, "attention", 2), (mlp, "mlp", 2)], layout=tensor_parallel(8, HIDDEN_BYTES, ["mlp"]))
