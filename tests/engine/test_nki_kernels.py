@@ -49,7 +49,7 @@ def random(*shape: int, seed: int = 0, spread: float = 1.0, dtype: torch.dtype =
 @pytest.mark.parametrize(
     ("name", "rows"),
     [(name, rows) for name in ("rms_norm", "gated_rms_norm", "project", "route", "greedy") for rows in (1, 4, 8, 130)]
-    + [("attention_decode", rows) for rows in (1, 2, 4)],
+    + [(name, rows) for name in ("attention_decode", "attention_prefill") for rows in (1, 2, 4)],
 )
 def test_it_agrees_with_the_cpu_kernel(name: str, rows: int, kda: bool) -> None:
     assert getattr(NKI, name) is not getattr(CPU, name)
@@ -59,7 +59,7 @@ def test_it_agrees_with_the_cpu_kernel(name: str, rows: int, kda: bool) -> None:
 
 def test_what_has_no_nki_kernel_comes_from_the_cpu() -> None:
     lacking = {name for name in CONTRACTS if getattr(NKI, name) is getattr(CPU, name)}
-    assert {"attention_prefill", "sample"} <= lacking <= {"attention_prefill", "delta_rule_prefill", "sample"}
+    assert {"sample"} <= lacking <= {"delta_rule_prefill", "sample"}
     with pytest.raises(ToolMissingError, match="nki backend does not implement"):
         load_kernels("nki")
 
@@ -165,6 +165,30 @@ def test_attention_of_other_sizes(sizes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param({"rows": 2, "width": 200}, id="two blocks of tokens"),
+        pytest.param(
+            {"rows": 1, "width": 64, "pages": 140, "window": 37, "heads": 1}, id="hidden parts of the context"
+        ),
+        pytest.param(
+            {"rows": 2, "width": 40, "dim": 192, "value_dim": 128, "latent": True, "heads": 1, "group": 4}, id="latent"
+        ),
+        pytest.param({"rows": 1, "width": 32, "page": 64}, id="long pages"),
+        pytest.param({"rows": 1, "width": 129, "heads": 1, "group": 11, "dim": 8, "value_dim": 512}, id="two passes"),
+    ],
+)
+def test_prefill_attention_of_other_sizes(sizes: dict[str, Any]) -> None:
+    """Results and both caches, in float32; the last row's chunk ends with its last page."""
+    sizes = {"pages": 14} | sizes
+    expected, got = attention_arguments(**sizes), attention_arguments(**sizes)
+    out = CPU.attention_prefill(*expected)
+    assert apart(out, NKI.attention_prefill(*got)) <= CONTRACTS["attention_prefill"].tolerance
+    assert torch.equal(expected[0], got[0])
+    assert torch.equal(expected[1], got[1])
+
+
+@pytest.mark.parametrize(
     ("pages", "heads"),
     [(256, 2), pytest.param(2048, 4, marks=pytest.mark.slow)],
     ids=["4,096 tokens", "32,768 tokens"],
@@ -173,6 +197,12 @@ def test_attention_over_a_long_context_in_bfloat16(pages: int, heads: int) -> No
     given = attention_arguments(1, heads=heads, group=8, dim=128, value_dim=128, pages=pages, dtype=torch.bfloat16)
     wide = [one.float() if isinstance(one, torch.Tensor) and one.is_floating_point() else one for one in given]
     assert apart(CPU.attention_decode(*wide), NKI.attention_decode(*given)) <= BFLOAT16_TOLERANCE
+
+
+def test_a_prefill_chunk_in_bfloat16() -> None:
+    given = attention_arguments(1, width=130, group=4, dim=128, value_dim=128, pages=40, dtype=torch.bfloat16)
+    wide = [one.float() if isinstance(one, torch.Tensor) and one.is_floating_point() else one for one in given]
+    assert apart(CPU.attention_prefill(*wide), NKI.attention_prefill(*given)) <= BFLOAT16_TOLERANCE
 
 
 def test_padding_rows_write_the_spare_page() -> None:
@@ -269,6 +299,32 @@ def test_attention_reads_each_page_once(rows: int, heads: int, pages: int) -> No
     assert traffic.hazards == ()
 
 
+def test_prefill_reads_the_context_once_a_key_head() -> None:
+    """A chunk of 512 tokens behind 3,584, two query heads a key head: queries and running results fit one pass."""
+    width, heads, group, dim, page, pages = 512, 4, 2, 128, 16, 256
+    tokens = width * heads
+    given = {
+        "key_pages": spec(pages + 1, heads, dim, page),
+        "value_pages": spec(pages + 1, heads, page, dim),
+        "pages": spec(pages, 1, dtype="int32"),
+        "positions": spec(1, width, dtype="int32"),
+        "key_places": spec(tokens, 1, dtype="int32"),
+        "value_places": spec(tokens, 1, dtype="int32"),
+        "q": spec(1, width, heads * group, dim),
+        "k": spec(1, width, heads, dim),
+        "v": spec(1, width, heads, dim),
+        "scale": dim**-0.5,
+        "window": 0,
+        "value_dim": dim,
+    }
+    traffic = kernel_traffic("attention.py", "attention_prefill", given)
+    context, new = 2 * 2 * pages * heads * dim * page, 2 * 2 * tokens * dim
+    queries, numbers = 2 * tokens * group * dim, 4 * (pages + width + 2 * tokens)
+    assert traffic.hbm_read_bytes == context + new + queries + numbers + IDENTITY["bfloat16"]
+    assert traffic.hbm_write_bytes == new + queries
+    assert traffic.hazards == ()
+
+
 def test_norms_greedy_and_routing_read_what_they_are_given_once() -> None:
     norm = {"x": spec(8, 4096), "weight": spec(4096), "eps": 1e-6}
     traffic = kernel_traffic("rms_norm.py", "rms_norm", norm)
@@ -311,7 +367,8 @@ def test_attention_notes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "compute", noting)
     NKI.attention_decode(*attention_arguments(2, pages=140, window=37))
     NKI.attention_decode(*attention_arguments(2, latent=True))
-    assert notes == [(), ()]
+    NKI.attention_prefill(*attention_arguments(1, width=20, pages=140, window=37))
+    assert notes == [(), (), ()]
 
 
 # The bridge

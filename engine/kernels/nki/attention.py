@@ -1,4 +1,4 @@
-"""One decode step's attention over the paged cache, grouped queries, for every row of the batch.
+"""Attention over the paged cache with grouped queries: a decode step's, and a prefill chunk's.
 
     trnprof nki model engine/kernels/nki/attention.py --kernel attention_decode \\
         --input key_pages=2049x4x128x16:bfloat16 --input value_pages=2049x4x16x128:bfloat16 \\
@@ -15,7 +15,9 @@ a page has 16 tokens). Then for each of the S places in a page there are 128 tok
     scores    come out with the tokens in partitions, so that the softmax uses every lane and its weights are the stationary
               operand of the second product as they are
 
-All scores of a row are kept (T x columns float32 a partition), so there is one maximum, and no running correction.
+Decode keeps all scores of a row (T x columns float32 a partition), so there is one maximum, and no running correction.
+Prefill has queries for every partition: they lie there, up to 128 tokens of one head, and meet one part of the context after
+the other with running maxima and sums. There the softmax weights are turned, place by place, to meet the values.
 """
 
 import nki
@@ -31,6 +33,8 @@ KEPT_BYTES = 64 * 1024  # of a partition, for keys that are used as values too
 RESULT_BYTES = 16 * 1024  # of a partition, of one store
 HEADS = 4  # key heads of one pass: each adds up its values in a PSUM bank of its own
 HIDDEN = -1.0e30  # added to the scores of tokens that a query does not see
+PREFILL_TOKENS = 2048  # of the context at a time: four PSUM banks of scores
+STATE_BYTES = 48 * 1024  # of a partition, for the queries and running results that use one gather's keys
 
 
 @nki.jit
@@ -53,9 +57,9 @@ def attention_decode(
     write_tokens(key_pages, key_places, k, size)
     if value_pages is not None:
         write_tokens(value_pages, value_places, v, 1)
-    chunks = (pages.shape[0] + P - 1) // P
     queries = turned_queries(q)
-    numbers = load_page_numbers(pages, chunks)
+    numbers = load_page_numbers(pages, P)
+    chunks = numbers.shape[1]
     place = token_places(chunks, size)
     last = on_every_partition(positions)
     identity = unit_matrix()
@@ -299,13 +303,14 @@ def constant(shape, value):
     return tile
 
 
-def load_page_numbers(pages, chunks):
-    """Page numbers [P, R] with the slots of a chunk in partitions: [128, chunks, R]."""
+def load_page_numbers(pages, slots):
+    """Page numbers [P, R] with the slots of a chunk in partitions: [slots, chunks, R]."""
     count, rows = pages.shape
-    numbers = nl.ndarray((P, chunks, rows), dtype=pages.dtype, buffer=nl.sbuf)
+    chunks = (count + slots - 1) // slots
+    numbers = nl.ndarray((slots, chunks, rows), dtype=pages.dtype, buffer=nl.sbuf)
     for chunk in range(chunks):
-        there = min(P, count - chunk * P)
-        nisa.dma_copy(dst=numbers[0:there, chunk, :], src=pages[chunk * P : chunk * P + there, :])
+        there = min(slots, count - chunk * slots)
+        nisa.dma_copy(dst=numbers[0:there, chunk, :], src=pages[chunk * slots : chunk * slots + there, :])
     return numbers
 
 
@@ -330,6 +335,172 @@ def turned_queries(q):
     for block in range(len(blocks)):
         turned.append(blocks[block].reshape((blocks[block].shape[0], rows * width, heads)))
     return turned
+
+
+@nki.jit
+def attention_prefill(
+    key_pages, value_pages, pages, positions, key_places, value_places, q, k, v, scale, window, value_dim
+):
+    """As attention_decode, for rows of many tokens; scale is at most 1."""
+    rows, width, query_heads, dim = q.shape
+    heads, size = key_pages.shape[1], key_pages.shape[3]
+    out = nl.ndarray((rows, width, query_heads, value_dim), dtype=q.dtype, buffer=nl.shared_hbm)
+    write_tokens(key_pages, key_places, k, size)
+    if value_pages is not None:
+        write_tokens(value_pages, value_places, v, 1)
+    slots = max(1, min(P, PREFILL_TOKENS // size))
+    numbers = load_page_numbers(pages, slots)
+    state_bytes = 4 * value_dim + bytes_of(q.dtype) * min(P, width) * ((dim + P - 1) // P)
+    together = max(1, STATE_BYTES // state_bytes)
+    for row in range(rows):
+        bounds = visible_ranges(positions, row, width, window)
+        for head in range(heads):
+            blocks = query_blocks(width, head, query_heads // heads)
+            for first in range(0, len(blocks), together):
+                states = []
+                for token, count, query_head in blocks[first : first + together]:
+                    states.append(begin(q, row, token, count, query_head, bounds[token // P], value_dim))
+                for chunk in range(numbers.shape[1]):
+                    there = min(slots, pages.shape[0] - chunk * slots)
+                    index = numbers[0:there, chunk, row : row + 1]
+                    keys = gather(key_pages, index, head, 1).reshape((there, dim, size))
+                    values = keys
+                    if value_pages is not None:
+                        values = gather(value_pages, index, head, 1).reshape((there, size, value_dim))
+                    turned = turned_keys(keys)
+                    for state in states:
+                        meet(state, turned, values, chunk * slots * size, scale, value_pages is None)
+                for at in range(len(states)):
+                    token, count, query_head = blocks[first + at]
+                    finish(out[row, token : token + count, query_head, :], states[at])
+    return out
+
+
+def query_blocks(width, head, group):
+    """(first token, tokens, query head) of each block of queries that one key head serves."""
+    blocks = []
+    for query_head in range(head * group, (head + 1) * group):
+        for token in range(0, width, P):
+            blocks.append((token, min(P, width - token), query_head))
+    return blocks
+
+
+def visible_ranges(positions, row, width, window):
+    """For each block of 128 tokens of a row: the place before the first that a token sees, and the last, [tokens, 1]."""
+    bounds = []
+    for token in range(0, width, P):
+        count = min(P, width - token)
+        numbers = nl.ndarray((count, 1), dtype=positions.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=numbers, src=positions.ap(pattern=[[1, count], [1, 1]], offset=row * width + token))
+        last = nl.ndarray((count, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=last, src=numbers)
+        before = constant((count, 1), -1.0)
+        if window:
+            nisa.tensor_scalar(dst=before, data=last, op0=nl.subtract, operand0=float(window))
+        bounds.append((before, last))
+    return bounds
+
+
+def begin(q, row, token, count, query_head, bounds, value_dim):
+    """A block's queries with channels in partitions, what they see, and their running result, maximum and sum."""
+    dim = q.shape[3]
+    arrived = nl.ndarray((count, dim), dtype=q.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=arrived, src=q[row, token : token + count, query_head, :])
+    queries = []
+    for channel in range(0, dim, P):
+        channels = min(P, dim - channel)
+        bank = nl.ndarray((channels, count), dtype=q.dtype, buffer=nl.psum)
+        nisa.nc_transpose(dst=bank, data=arrived[:, channel : channel + channels])
+        block = nl.ndarray((channels, count), dtype=q.dtype, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=block, src=bank)
+        queries.append(block)
+    result, total = constant((count, value_dim), 0.0), constant((count, 1), 0.0)
+    return queries, bounds, result, constant((count, 1), nl.fp32.min), total
+
+
+def turned_keys(keys):
+    """Keys [pages, D, S] with their channels in partitions, tokens in order: for each block of 128 [channels, pages * S]."""
+    there, dim, size = keys.shape
+    together = min(size, BANK_BYTES // (P * bytes_of(keys.dtype)))
+    blocks = []
+    for channel in range(0, dim, P):
+        channels = min(P, dim - channel)
+        block = nl.ndarray((channels, there, size), dtype=keys.dtype, buffer=nl.sbuf)
+        for token in range(0, size, together):
+            count = min(together, size - token)
+            bank = nl.ndarray((channels, count, there), dtype=keys.dtype, buffer=nl.psum)
+            for place in range(count):
+                nisa.nc_transpose(dst=bank[:, place, :], data=keys[:, channel : channel + channels, token + place])
+            nisa.tensor_copy(dst=block[:, :, token : token + count], src=bank.permute((0, 2, 1)))
+        blocks.append(block.reshape((channels, there * size)))
+    return blocks
+
+
+def meet(state, keys, values, first, scale, latent):
+    """Add one part of the context, tokens [first, first + T), to a block's running result."""
+    queries, (before, last), result, largest, total = state
+    columns, value_dim = result.shape
+    there = values.shape[0]
+    tokens = keys[0].shape[1]
+    size = tokens // there
+    scores = nl.ndarray((columns, tokens), dtype=nl.float32, buffer=nl.psum)
+    for token in range(0, tokens, BANK):
+        end = min(token + BANK, tokens)
+        for block in range(len(keys)):
+            nisa.nc_matmul(dst=scores[:, token:end], stationary=queries[block], moving=keys[block][:, token:end])
+    visible = nl.ndarray((columns, tokens), dtype=nl.float32, buffer=nl.sbuf)
+    now, negative, correction, added = (nl.ndarray((columns, 1), dtype=nl.float32, buffer=nl.sbuf) for _ in range(4))
+    nisa.range_select(
+        dst=visible,
+        on_true_tile=scores,
+        comp_op0=nl.greater,
+        comp_op1=nl.less_equal,
+        bound0=before,
+        bound1=last,
+        reduce_cmd=nisa.reduce_cmd.reset_reduce,
+        reduce_res=now,
+        reduce_op=nl.maximum,
+        range_start=first,
+        on_false_value=nl.fp32.min,
+    )
+    nisa.tensor_tensor(dst=now, data1=now, data2=largest, op=nl.maximum)
+    nisa.tensor_scalar(dst=negative, data=now, op0=nl.multiply, operand0=-scale)
+    nisa.activation(dst=correction, op=nl.exp, data=largest, scale=scale, bias=negative)
+    weights = nl.ndarray((columns, there, size), dtype=values.dtype, buffer=nl.sbuf)
+    nisa.activation_reduce(
+        dst=weights,
+        op=nl.exp,
+        data=visible.reshape((columns, there, size)),
+        scale=scale,
+        bias=negative,
+        reduce_op=nl.add,
+        reduce_res=added,
+    )
+    nisa.scalar_tensor_tensor(dst=total, data=total, op0=nl.multiply, operand0=correction, op1=nl.add, operand1=added)
+    nisa.tensor_copy(dst=largest, src=now)
+    together = min(size, BANK_BYTES // (P * bytes_of(values.dtype)))
+    sums = nl.ndarray((columns, value_dim), dtype=nl.float32, buffer=nl.psum)
+    for token in range(0, size, together):
+        count = min(together, size - token)
+        bank = nl.ndarray((there, count, columns), dtype=values.dtype, buffer=nl.psum)
+        for place in range(count):
+            nisa.nc_transpose(dst=bank[:, place, :], data=weights[:, :, token + place])
+        turned = nl.ndarray((there, count, columns), dtype=values.dtype, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=turned, src=bank)
+        for place in range(count):
+            moving = values[:, 0:value_dim, token + place] if latent else values[:, token + place, :]
+            nisa.nc_matmul(dst=sums, stationary=turned[:, place, :], moving=moving)
+    nisa.scalar_tensor_tensor(dst=result, data=result, op0=nl.multiply, operand0=correction, op1=nl.add, operand1=sums)
+
+
+def finish(target, state):
+    """A block's result divided by its sums, to its place in HBM [tokens, V]."""
+    _, _, result, _, total = state
+    inverse = nl.ndarray(total.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.reciprocal(dst=inverse, data=total)
+    scaled = nl.ndarray(result.shape, dtype=target.dtype, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=scaled, data=result, op0=nl.multiply, operand0=inverse)
+    nisa.dma_copy(dst=target, src=scaled)
 
 
 def write_tokens(cache, places, rows, step):

@@ -1,6 +1,8 @@
-"""attention_decode on torch tensors: where each token goes in the cache, and the table a page after the other."""
+"""attention_decode and attention_prefill on torch tensors: where each token goes in the cache, and the table a page after the other."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,13 +28,46 @@ def attention_decode(
     value_dim: int,
 ) -> Tensor:
     """See the contract."""
+    options = {"scale": scale, "window": window, "value_dim": value_dim}
+    return _attend("attention_decode", (key_pages, value_pages), page_table, starts, lengths, (q, k, v), options)
+
+
+@implements("attention_prefill", "nki")
+def attention_prefill(
+    key_pages: Tensor,
+    value_pages: Tensor,
+    page_table: Tensor,
+    starts: Tensor,
+    lengths: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    window: int,
+    value_dim: int,
+) -> Tensor:
+    """See the contract."""
+    options = {"scale": scale, "window": window, "value_dim": value_dim}
+    return _attend("attention_prefill", (key_pages, value_pages), page_table, starts, lengths, (q, k, v), options)
+
+
+def _attend(
+    kernel: str,
+    caches: tuple[Tensor, Tensor],
+    page_table: Tensor,
+    starts: Tensor,
+    lengths: Tensor,
+    projected: tuple[Tensor, Tensor, Tensor],
+    options: dict[str, Any],
+) -> Tensor:
+    (key_pages, value_pages), (q, k, v) = caches, projected
     width, size = k.shape[1], key_pages.shape[-1]
     positions = starts.unsqueeze(1) + torch.arange(width, device=k.device)
     pages = _pages_to_write(page_table, positions, lengths, size)
     latent = not v.shape[-1]
     (out,) = run_kernel(
         "attention.py",
-        "attention_decode",
+        kernel,
         written=("key_pages",) if latent else ("key_pages", "value_pages"),
         key_pages=key_pages,
         value_pages=None if latent else value_pages,
@@ -43,9 +78,7 @@ def attention_decode(
         q=q,
         k=k,
         v=None if latent else v,
-        scale=scale,
-        window=window,
-        value_dim=value_dim,
+        **options,
     )
     return out
 
