@@ -85,6 +85,8 @@ def open_engine(
         expert_form="expert_once" if device.name == "cpu" else "dense",
         timer=OperationTimer() if profile_operations else None,
     )
+    if device.name != "cpu":
+        runner.warm_up()  # every shape is compiled before the first request: none is ever compiled while one waits
     log = StepLog(config.name, engine) if keep_log else None
     return Served(Path(model).name, config, Engine(scheduler, runner, log=log), ByteTokenizer())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +17,10 @@ from trnprof.engine.step_log import StepLog
 
 Listener = Callable[[Update], None]
 """Called in the engine's thread with news of one request; must not block."""
+
+
+class StoppedError(RuntimeError):
+    """The engine's thread has ended: nothing is served any more."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +41,9 @@ class Engine:
         self.depth = 2 if overlap and not scheduler.draft else 1
         self._listeners: dict[str, Listener] = {}
         self._flying: deque[_InFlight] = deque()
-        self._commands: deque[Callable[[], None]] = deque()
+        self._commands: deque[tuple[Callable[[], None], Future[None]]] = deque()
         self._wake = threading.Event()
-        self._stopping = False
+        self._stopping = self._ended = False
         self._thread: threading.Thread | None = None
         self.failure: BaseException | None = None
 
@@ -57,20 +62,19 @@ class Engine:
     # From any thread
 
     def call(self, command: Callable[[], None]) -> Future[None]:
-        """Run `command` in the engine's thread before its next step; what it raises is in the future."""
+        """Run `command` in the engine's thread before its next step; what it raises is in the future (StoppedError once
+        that thread has ended)."""
         future: Future[None] = Future()
-
-        def run() -> None:
-            try:
-                command()
-            except Exception as error:
-                future.set_exception(error)
-            else:
-                future.set_result(None)
-
-        self._commands.append(run)
+        self._commands.append((command, future))
         self._wake.set()
+        if self._ended:
+            self._refuse_commands()
         return future
+
+    @property
+    def is_full(self) -> bool:
+        """Would a new request be refused? What arrived while a step runs, and is not queued yet, counts too."""
+        return len(self.scheduler.waiting) + len(self._commands) >= self.scheduler.engine.queue_limit
 
     def abort(self, request_id: str) -> None:
         """End a request (any thread); a request that is not here any more is left alone."""
@@ -87,7 +91,15 @@ class Engine:
     def step(self) -> bool:
         """Plan and start one step if one can run, then collect the oldest; False if there was nothing to do."""
         while self._commands:
-            self._commands.popleft()()
+            command, future = self._commands.popleft()
+            if not future.set_running_or_notify_cancel():
+                continue  # whoever asked went away
+            try:
+                command()
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                future.set_result(None)
         plan = self.scheduler.plan() if len(self._flying) < self.depth else None
         if plan is not None:
             self._flying.append(_InFlight(plan, self.runner.submit(plan)))
@@ -160,3 +172,14 @@ class Engine:
                 request.finish_reason, request.error = FinishReason.ERROR, f"the engine stopped: {error}"
                 self._tell(Update(request, [], True))
             raise
+        finally:
+            self._ended = True
+            self._refuse_commands()
+
+    def _refuse_commands(self) -> None:
+        """Nobody waits for an answer that cannot come. Called by the thread at its end, by others only after that."""
+        with contextlib.suppress(IndexError):  # another caller may be emptying it too
+            while True:
+                _, future = self._commands.popleft()
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(StoppedError("the engine has stopped; restart the server"))

@@ -59,7 +59,11 @@ class Metrics:
             self.request_latency.add((ended - timing.received) / 1e9)
 
     def text(self, scheduler: Scheduler) -> str:
-        """The page; reads plain integers of the engine's thread, each consistent in itself."""
+        """The page; reads plain integers of the engine's thread, each consistent in itself.
+
+        While nothing runs, free and cached ones add up: pages = pages_free + pages_cached, slots = slots_free +
+        snapshots_cached.
+        """
         cache, drafts = scheduler.cache, scheduler.drafts
         lines: list[str] = []
 
@@ -82,8 +86,15 @@ class Metrics:
         one("steps_total", "counter", "Steps planned.", scheduler.steps)
         one("pages", "gauge", "Pages of keys and values.", cache.pages.count)
         one("pages_free", "gauge", "Pages neither in use nor cached.", cache.pages.free_count)
+        one(
+            "pages_cached",
+            "gauge",
+            "Pages of the prefix cache, those that requests share included.",
+            cache.cached_pages,
+        )
         one("slots", "gauge", "State slots.", cache.slots.count)
         one("slots_free", "gauge", "State slots neither in use nor cached.", cache.slots.free_count)
+        one("snapshots_cached", "gauge", "State slots of the prefix cache.", cache.cached_snapshots)
         for name, value in vars(cache.counters).items():
             one(f"cache_{name}_total", "counter", "Prefix cache, since the start.", value)
         if drafts.accepted:

@@ -72,6 +72,7 @@ class Request:
     arrival: int = 0
     """Order of arrival; a preempted request keeps it."""
     session: str | None = None
+    """What the client calls the conversation that this request belongs to."""
 
     state: State = State.WAITING
     tokens: list[int] = field(default_factory=list)

@@ -99,7 +99,7 @@ class TorchRunner:
         self._worker.shutdown()
 
     def warm_up(self) -> int:
-        """Run every compiled shape once on padding rows; returns how many."""
+        """Run every shape once on padding rows, so that it is compiled; returns how many there are."""
         for shape in self.shapes:
             self._worker.submit(self._run, StepPlan(0, shape, [])).result()
         return len(self.shapes)

@@ -20,6 +20,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from trnprof.engine.build import Served
+from trnprof.engine.loop import StoppedError
 from trnprof.engine.metrics import Metrics
 from trnprof.engine.protocol import Asked, BadRequest, Envelope, StopFinder, error_body, parse_request, usage
 from trnprof.engine.request import FinishReason, Request
@@ -134,6 +135,8 @@ class Server:
         received = perf_counter_ns()
         if not self._may(http):
             return self._refuse(401, "the API key is missing or wrong", "authentication_error")
+        if self.served.engine.is_full:  # told before the body is read: neither side pays for what is refused
+            return self._refuse(429, "the queue is full; try again later", "rate_limit_error")
         try:
             asked = parse_request(await _read_body(http), self.served.tokenizer, chat=chat)
             stream = await self._submit(asked, received, http.headers.get(SESSION_HEADER))
@@ -143,6 +146,8 @@ class Server:
             return self._refuse(429, error.message, "rate_limit_error")
         except UsageError as error:
             return self._refuse(400, error.message, "invalid_request_error")
+        except StoppedError as error:
+            return self._refuse(503, str(error), "server_error")
         if asked.stream:
             from starlette.responses import StreamingResponse
 
@@ -153,8 +158,6 @@ class Server:
 
     async def _submit(self, asked: Asked, received: int, session: str | None) -> _Stream:
         engine, number = self.served.engine, next(self._numbers)
-        if engine.failure is not None:
-            raise BadRequest("the engine has stopped; restart the server", status=503)
         room = engine.scheduler.shapes.max_context - len(asked.prompt) - engine.scheduler.draft
         request = Request(
             f"{'chatcmpl' if asked.chat else 'cmpl'}-{number}",
@@ -164,7 +167,11 @@ class Server:
         )
         request.timing.received = received
         stream = _Stream(request, asyncio.get_running_loop())
-        await asyncio.wrap_future(engine.call(lambda: engine.submit(request, stream.listener)))
+        try:
+            await asyncio.wrap_future(engine.call(lambda: engine.submit(request, stream.listener)))
+        except asyncio.CancelledError:
+            engine.abort(request.id)
+            raise
         return stream
 
     async def _events(self, stream: _Stream, asked: Asked) -> AsyncIterator[bytes]:

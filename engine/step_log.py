@@ -64,6 +64,7 @@ STEP_COLUMNS = (
 
 REQUEST_COLUMNS = (
     "request",
+    "session",
     "prompt_tokens",
     "cached_tokens",
     "output_tokens",
@@ -120,9 +121,9 @@ class StepLog:
                 len(scheduler.waiting),
                 len(scheduler.running),
                 cache.pages.free_count,
-                cache.cached_page_count,
+                cache.cached_pages,
                 cache.slots.free_count,
-                cache.cached_snapshot_count,
+                cache.cached_snapshots,
                 counters.hits,
                 counters.misses,
                 counters.tokens_reused,
@@ -141,6 +142,7 @@ class StepLog:
         self.requests.append(
             (
                 request.id,
+                request.session,
                 len(request.prompt),
                 request.cached_tokens,
                 len(request.answer),
@@ -171,7 +173,7 @@ class StepLog:
             name: text if name == "kind" else pa.bool_() if name == "sampled" else pa.int64() for name in STEP_COLUMNS
         }
         requests = {
-            name: pa.string() if name == "request" else text if name == "finish" else pa.int64()
+            name: pa.string() if name in ("request", "session") else text if name == "finish" else pa.int64()
             for name in REQUEST_COLUMNS
         }
         operations = {"step": pa.int64(), "operation": text, "start_ts": pa.int64(), "end_ts": pa.int64()}

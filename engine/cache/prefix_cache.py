@@ -91,6 +91,8 @@ class PrefixCache:
         self.counters = CacheCounters()
         self.copies: list[Copy] = []
         """Copies decided since the last step; the scheduler moves them into its plan."""
+        self.cached_pages = self.cached_snapshots = 0
+        """Pages and snapshots that the tree holds on the device."""
 
     # Memory
 
@@ -161,6 +163,7 @@ class PrefixCache:
             if node.on_host:  # what was just computed is what lies in host memory: the device's copy is free
                 self.host_pages.release(node.pages)
                 node.pages, node.on_host = pages[at : at + size], False
+                self.cached_pages += size
             else:
                 given = pages[at : at + size]
                 self.pages.release([page for page, kept in zip(given, node.pages, strict=True) if page != kept])
@@ -169,11 +172,13 @@ class PrefixCache:
         node = nodes[-1] if nodes else self.tree.root
         if covered < len(hashes):
             node = self.tree.append(node, list(hashes[covered:]), list(pages[covered : len(hashes)]))
+            self.cached_pages += len(node.pages)
         self._lock(node, 1)
         self.tree.touch(node)
         taken = snapshot is not None and node.snapshot is None
         if taken:
             node.snapshot, node.consumed, node.sightings = snapshot, self.tree.tick, sightings
+            self.cached_snapshots += 1
             self.counters.snapshots_taken += 1
             if node.host_snapshot is not None:
                 self.host_slots.release([node.host_snapshot])
@@ -189,34 +194,23 @@ class PrefixCache:
 
     # Accounts
 
-    @property
-    def cached_page_count(self) -> int:
-        """Device pages in the tree."""
-        return sum(len(node.pages) for node in self.tree if not node.on_host)
-
-    @property
-    def cached_snapshot_count(self) -> int:
-        """Snapshots on the device in the tree."""
-        return sum(1 for node in self.tree if node.snapshot is not None)
-
-    def tree_pages(self) -> list[int]:
-        """Device pages that the tree holds."""
-        return [page for node in self.tree if not node.on_host for page in node.pages]
-
-    def tree_slots(self) -> list[int]:
-        """Device slots that the tree holds."""
-        return [node.snapshot for node in self.tree if node.snapshot is not None]
-
     def check_idle(self) -> None:
         """With no request running everything is free or in the tree, and nothing is locked.
 
         Raises: InconsistencyError with the account that does not close.
         """
-        for pool, held in ((self.pages, len(self.tree_pages())), (self.slots, len(self.tree_slots()))):
+        pages = sum(len(node.pages) for node in self.tree if not node.on_host)
+        snapshots = sum(1 for node in self.tree if node.snapshot is not None)
+        for pool, held, counted in (
+            (self.pages, pages, self.cached_pages),
+            (self.slots, snapshots, self.cached_snapshots),
+        ):
             if pool.free_count + held != pool.count:
                 raise InconsistencyError(
                     f"{pool.name}s leaked: {pool.free_count} free + {held} cached of {pool.count} while idle"
                 )
+            if held != counted:
+                raise InconsistencyError(f"{held} {pool.name}s are cached, {counted} were counted")
         locked = sum(1 for node in self.tree if node.locks or node.pins)
         if locked:
             raise InconsistencyError(f"{locked} cached runs are locked while idle")
@@ -250,10 +244,12 @@ class PrefixCache:
             self.copies.append(Copy(CopyKind.SLOT_IN, node.host_snapshot, slot[0]))
             self.host_slots.release([node.host_snapshot])
             node.snapshot, node.host_snapshot = slot[0], None
+            self.cached_snapshots += 1
         for entry in outside:
             new, pages = pages[: len(entry.pages)], pages[len(entry.pages) :]
             self.copies += [Copy(CopyKind.PAGE_IN, *pair) for pair in zip(entry.pages, new, strict=True)]
             self.host_pages.release(entry.pages)
+            self.cached_pages += len(new)
             self.counters.pages_from_host += len(new)
             entry.pages, entry.on_host = new, False
         return True
@@ -272,6 +268,7 @@ class PrefixCache:
         else:
             self.counters.snapshots_evicted += 1
         victim.snapshot = None
+        self.cached_snapshots -= 1
         self.slots.release([slot])
         self._prune(victim)
         return True
@@ -310,12 +307,14 @@ class PrefixCache:
             self.copies.append(Copy(CopyKind.SLOT_OUT, node.snapshot, place))
             self.slots.release([node.snapshot])
             node.snapshot, node.host_snapshot = None, place
+            self.cached_snapshots -= 1
         places = self.host_pages.allocate(count)
         if places is None:  # room was given up again by a snapshot's place
             return False
         self.copies += [Copy(CopyKind.PAGE_OUT, *pair) for pair in zip(node.pages, places, strict=True)]
         self.pages.release(node.pages)
         node.pages, node.on_host = places, True
+        self.cached_pages -= count
         self.counters.pages_to_host += count
         return True
 
@@ -355,9 +354,11 @@ class PrefixCache:
             self.host_pages.release(node.pages)
         else:
             self.pages.release(node.pages)
+            self.cached_pages -= len(node.pages)
             self.counters.pages_evicted += len(node.pages)
         if node.snapshot is not None:
             self.slots.release([node.snapshot])
+            self.cached_snapshots -= 1
             self.counters.snapshots_evicted += 1
         if node.host_snapshot is not None:
             self.host_slots.release([node.host_snapshot])

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
-import signal
 import socket
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -239,49 +234,3 @@ def test_shutdown_while_answering() -> None:
         rest = response.read()
         assert rest.endswith(b"data: [DONE]\n\n")
     served.engine.scheduler.cache.check_idle()
-
-
-@pytest.mark.slow
-def test_the_command_serves_and_stops_on_sigterm(tmp_path: Path) -> None:
-    """`trnprof engine serve`, killed politely while it answers: the answer is finished, the log is written, exit 0; killed
-    hard in the middle of a step, the next start serves again."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = tmp_path / "log"
-    command = [sys.executable, "-m", "trnprof", "engine", "serve", "--model", "tiny-gdn", "--threads", "1"]
-    command += ["--port", str(port), "--log", str(log)]
-
-    def start() -> subprocess.Popen[str]:
-        child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        for _ in range(300):
-            try:
-                if httpx.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200:
-                    return child
-            except httpx.TransportError:
-                assert child.poll() is None, child.communicate()[1]
-                time.sleep(0.1)
-        raise AssertionError("the server did not start")
-
-    def stream(tokens: int) -> Any:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        body = {"prompt": "abc", "max_tokens": tokens, "ignore_eos": True, "stream": True}
-        connection.request("POST", "/v1/completions", json.dumps(body))
-        response = connection.getresponse()
-        assert response.read(10)
-        return response
-
-    child = start()
-    try:
-        stream(3000)
-        child.kill()
-        child.wait(20)
-        child = start()
-        response = stream(200)
-        child.send_signal(signal.SIGTERM)
-        assert response.read().endswith(b"data: [DONE]\n\n")
-        assert child.wait(40) == 0
-        assert (log / "steps.parquet").is_file()
-    finally:
-        child.kill()
-        child.wait(20)

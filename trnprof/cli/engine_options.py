@@ -29,6 +29,9 @@ PrefillSizesOption = Annotated[str, typer.Option(help="Compiled prefill sizes in
 DecodeRowsOption = Annotated[str, typer.Option(help="Compiled decode row counts, comma separated.")]
 ContextsOption = Annotated[str, typer.Option(help="Compiled context lengths in tokens, comma separated.")]
 EvictionOption = Annotated[str, typer.Option(help="Which snapshot goes first: stale-interior or lru.")]
+PrefixCacheOption = Annotated[
+    bool, typer.Option(help="Keep computed prefixes for later prompts; off, every prompt is computed whole.")
+]
 DeviceOption = Annotated[str, typer.Option(help="cpu, or neuron (never run on hardware by us).")]
 ThreadsOption = Annotated[int, typer.Option(help="CPU threads of an operation; 0 leaves it to PyTorch.")]
 SeedOption = Annotated[int, typer.Option(help="Seed of random weights and of the workload.")]
@@ -60,6 +63,7 @@ def engine_config(
     decode_rows: str = DECODE_ROWS,
     contexts: str = CONTEXTS,
     eviction: str = "stale-interior",
+    prefix_cache: bool = True,
     device: str = "cpu",
     seed: int = 0,
 ) -> EngineConfig:
@@ -81,6 +85,7 @@ def engine_config(
         contexts=numbers(contexts, "--contexts"),
         draft_tokens=draft,
         eviction=eviction,
+        prefix_cache=prefix_cache,
         device=device,
         seed=seed,
     )

@@ -23,6 +23,7 @@ from trnprof.cli.engine_options import (
     ModelOption,
     PagesOption,
     PrefillSizesOption,
+    PrefixCacheOption,
     SeedOption,
     SnapshotsOption,
     ThreadsOption,
@@ -52,6 +53,7 @@ def serve(
     decode_rows: DecodeRowsOption = DECODE_ROWS,
     contexts: ContextsOption = CONTEXTS,
     eviction: EvictionOption = "stale-interior",
+    prefix_cache: PrefixCacheOption = True,
     device: DeviceOption = "cpu",
     threads: ThreadsOption = 0,
     seed: SeedOption = 0,
@@ -74,6 +76,7 @@ def serve(
         decode_rows=decode_rows,
         contexts=contexts,
         eviction=eviction,
+        prefix_cache=prefix_cache,
         device=device,
         seed=seed,
     )
@@ -84,6 +87,8 @@ def serve(
     api_key = os.environ.get("TRNPROF_ENGINE_API_KEY") or None
     check_exposure(host, api_key)
     served = open_engine(model, config, keep_log=log is not None, threads=threads or None)
+    if not prefix_cache:
+        print("trnprof: the prefix cache is off: every prompt is computed whole", file=sys.stderr)
     print(f"trnprof: serving {printable(served.name)} on http://{printable(host)}:{port}", file=sys.stderr)
     serve_engine(served, host=host, port=port, api_key=api_key)
     if log is not None and served.engine.log is not None:
