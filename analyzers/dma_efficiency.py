@@ -120,25 +120,31 @@ def measure_dma_efficiency(profile: Profile, hardware: Hardware) -> DmaEfficienc
     """
     if profile.dma_packets is None:
         return None
-    model = load_dma_model(hardware.name)
-    law = _Law(hardware, model["packet_overhead_ns"], model["packet_rate_bytes_per_ns"])
+    law = load_packet_law(hardware)
     cores = tuple(_measure_core(profile, core, law) for core in profile.metadata.cores)
     curve = hardware.get("dma.bandwidth_share_by_bytes_per_partition")
     return DmaEfficiency(
         cores,
         law.overhead_ns,
         law.bytes_per_ns,
-        model.constants["packet_rate_bytes_per_ns"].source,
+        law.source,
         None if curve is None else hardware.sources.get(curve.source, curve.source),
         tuple((1 << power, law.achievable(1 << power)) for power in range(_SMALLEST_CLASS - 1, _LARGEST_CLASS + 2)),
     )
 
 
-class _Law:
+def load_packet_law(hardware: Hardware) -> PacketLaw:
+    """The law of the hardware's DMA model."""
+    model = load_dma_model(hardware.name)
+    source = model.constants["packet_rate_bytes_per_ns"].source
+    return PacketLaw(hardware, model["packet_overhead_ns"], model["packet_rate_bytes_per_ns"], source)
+
+
+class PacketLaw:
     """What packets of a size can reach on this hardware."""
 
-    def __init__(self, hardware: Hardware, overhead_ns: float, bytes_per_ns: float) -> None:
-        self.overhead_ns, self.bytes_per_ns = overhead_ns, bytes_per_ns
+    def __init__(self, hardware: Hardware, overhead_ns: float, bytes_per_ns: float, source: str) -> None:
+        self.overhead_ns, self.bytes_per_ns, self.source = overhead_ns, bytes_per_ns, source
         engines = hardware["dma.engine_count_per_core"].value
         plateau = hardware["dma.core_effective_bytes_per_s"].value
         assert isinstance(engines, int) and isinstance(plateau, int)
@@ -148,9 +154,9 @@ class _Law:
         assert isinstance(shares, dict)
         self.curve = sorted((int(size), float(share)) for size, share in shares.items())
 
-    def ns(self, counts: Int64Array, sizes: Int64Array) -> Int64Array:
-        """Engine time of `counts` packets of `sizes` bytes in all."""
-        return np.rint(counts * self.overhead_ns + sizes / self.bytes_per_ns).astype(np.int64)
+    def ns(self, packet_count: int, byte_count: int) -> int:
+        """Engine time of packets that have so many bytes in all."""
+        return round(packet_count * self.overhead_ns + byte_count / self.bytes_per_ns)
 
     def achievable(self, packet_bytes: float) -> Achievable:
         """Bandwidth of a core whose packets all have this size."""
@@ -168,7 +174,7 @@ class _Law:
         return float(np.interp(np.log2(packet_bytes), np.log2(sizes), shares))
 
 
-def _measure_core(profile: Profile, core: Core, law: _Law) -> CoreDma:
+def _measure_core(profile: Profile, core: Core, law: PacketLaw) -> CoreDma:
     packets = profile.core_rows("dma_packets", core.core)
     assert packets is not None
     data = packets.filter(pa.array(data_packet_mask(packets)))
@@ -206,7 +212,7 @@ def _measure_core(profile: Profile, core: Core, law: _Law) -> CoreDma:
 class _Packets:
     """One core's data packets as arrays, clipped to the window."""
 
-    def __init__(self, table: pa.Table, window: tuple[int, int], law: _Law) -> None:
+    def __init__(self, table: pa.Table, window: tuple[int, int], law: PacketLaw) -> None:
         self.start = np.clip(int64_of(table["start_ts"]), *window)
         self.end = np.maximum(np.clip(int64_of(table["end_ts"]), *window), self.start)
         self.size = int64_of(table["transfer_bytes"])
@@ -226,7 +232,6 @@ class _Packets:
         counts = np.bincount(codes, minlength=size)
         byte_counts, engine_ns = total(self.size), total(self.end - self.start)
         active, charged = union_lengths(codes, self.start, self.end, size), total(self.charged)
-        law_ns = self.law.ns(counts, byte_counts)
         engine_counts = None
         if self.engine is not None:
             # Engine numbers are 16-bit, so a group and its engine fit one integer.
@@ -240,7 +245,7 @@ class _Packets:
                 int(engine_ns[code]),
                 int(active[code]),
                 int(charged[code]),
-                int(law_ns[code]),
+                self.law.ns(int(counts[code]), int(byte_counts[code])),
                 None if engine_counts is None else int(engine_counts[code]),
             )
             for code in np.flatnonzero(counts).tolist()

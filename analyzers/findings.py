@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trnprof.analyzers.anatomy import Anatomy, CoreAnatomy, duration_ns
+from trnprof.analyzers.anatomy import Anatomy, CoreAnatomy, core_events, duration_ns
 from trnprof.analyzers.boundaries import Boundaries, measure_boundaries
 from trnprof.analyzers.collectives import Collectives, measure_collectives
-from trnprof.analyzers.dma_efficiency import CoreDma, DmaEfficiency, measure_dma_efficiency
-from trnprof.analyzers.hbm_traffic import HbmTraffic, measure_hbm_traffic
-from trnprof.analyzers.opcodes import Opcodes, measure_opcodes
-from trnprof.analyzers.roofline import MatrixFlops, core_peak_flop_per_s, matrix_flops
+from trnprof.analyzers.dma_efficiency import DmaEfficiency, PacketLaw, load_packet_law, measure_dma_efficiency
+from trnprof.analyzers.finding_sums import DataPackets, FindingFold, FindingSums
+from trnprof.analyzers.hbm_traffic import HbmTraffic, Spill, measure_hbm_traffic
+from trnprof.analyzers.opcodes import issue_costs
+from trnprof.analyzers.roofline import core_peak_flop_per_s
 from trnprof.analyzers.throttling import Throttling, measure_throttling
 from trnprof.analyzers.wait_labels import KERNEL_OPEN, OUTSIDE, UNRECORDED, UNTRACED
+from trnprof.events import NameList
 from trnprof.finding_codes import finding
 from trnprof.findings import Finding
 from trnprof.hardware import Hardware
-from trnprof.profile import Profile, codes_of, int64_of
-
-SMALL_PACKET_BYTES = 512
-"""Below it a packet's fixed cost is more than its transfer (8 ns against 19 ns), and a transfer reaches 20 % of the peak."""
+from trnprof.profile import Metadata, Profile
 
 Raised = tuple[str, int, int, dict[str, object]]
 """(code, cost ns, ceiling ns, evidence)."""
@@ -30,17 +29,23 @@ Raised = tuple[str, int, int, dict[str, object]]
 class _Measured:
     """What the rules look at, measured once."""
 
-    profile: Profile
+    metadata: Metadata
     anatomy: Anatomy
-    opcodes: Opcodes | None
-    dma: DmaEfficiency | None
-    hbm: HbmTraffic
-    collectives: Collectives | None
-    boundaries: Boundaries | None
-    throttling: Throttling | None
-    flops: dict[int, MatrixFlops | None]
+    sums: tuple[FindingSums, ...]
+    """By core, as the rest."""
+    spill: tuple[Spill | None, ...]
     peak_flop_per_s: int
     plateau_bytes_per_s: int
+    packet_law: PacketLaw
+    dma: DmaEfficiency | None = None
+    hbm: HbmTraffic | None = None
+    collectives: Collectives | None = None
+    boundaries: Boundaries | None = None
+    throttling: Throttling | None = None
+
+
+NEED_WHOLE_TABLES = ("DMA020", "HBM003", "THR001")
+"""Codes that batches do not tell: packets of each DMA engine, transfers between kernels, throttled stretches."""
 
 
 def find_findings(profile: Profile, anatomy: Anatomy, hardware: Hardware) -> tuple[Finding, ...]:
@@ -51,24 +56,72 @@ def find_findings(profile: Profile, anatomy: Anatomy, hardware: Hardware) -> tup
     anatomy: the account of the same profile. Thresholds are in trnprof.finding_codes; what a capture does not tell raises
     nothing.
     """
+    names = NameList()
+    folds = finding_folds(
+        profile.metadata,
+        {account.core: (account.body_start_ts, account.body_end_ts) for account in anatomy.cores},
+        names,
+        hardware,
+        has_packets=profile.dma_packets is not None,
+    )
+    for core, fold in folds.items():
+        fold.add(core_events(profile, core, names))
+    hbm = measure_hbm_traffic(profile, anatomy)
+    measured = _Measured(
+        profile.metadata,
+        anatomy,
+        tuple(fold.sums() for fold in folds.values()),
+        tuple(core.spill for core in hbm.cores),
+        *_ceilings(profile.metadata, hardware),
+        dma=measure_dma_efficiency(profile, hardware),
+        hbm=hbm,
+        collectives=measure_collectives(profile),
+        boundaries=measure_boundaries(profile, anatomy),
+        throttling=measure_throttling(profile),
+    )
+    return _by_rules(measured)
+
+
+def find_in_sums(
+    metadata: Metadata, anatomy: Anatomy, sums: Sequence[FindingSums], hardware: Hardware
+) -> tuple[Finding, ...]:
+    """As find_findings, of a capture that was read in batches: every code but NEED_WHOLE_TABLES.
+
+    sums: each core's, in the anatomy's order.
+    """
+    spill = tuple(core.spill for core in sums)
+    return _by_rules(_Measured(metadata, anatomy, tuple(sums), spill, *_ceilings(metadata, hardware)))
+
+
+def finding_folds(
+    metadata: Metadata,
+    bodies: Mapping[int, tuple[int, int]],
+    names: NameList,
+    hardware: Hardware,
+    *,
+    has_packets: bool,
+) -> dict[int, FindingFold]:
+    """Where to add each core's rows for find_in_sums; by core, in the metadata's order."""
+    costs = issue_costs(hardware, metadata)
+    return {
+        core.core: FindingFold(
+            (core.window_start_ts, core.window_end_ts), bodies[core.core], names, costs, has_packets=has_packets
+        )
+        for core in metadata.cores
+    }
+
+
+def _ceilings(metadata: Metadata, hardware: Hardware) -> tuple[int, int, PacketLaw]:
+    """(FLOPs of the matrix engine and bytes of the DMA engines, each a second, what a packet takes)."""
     plateau = hardware["dma.core_effective_bytes_per_s"].value
     assert isinstance(plateau, int)
-    measured = _Measured(
-        profile,
-        anatomy,
-        measure_opcodes(profile, hardware),
-        measure_dma_efficiency(profile, hardware),
-        measure_hbm_traffic(profile, anatomy),
-        measure_collectives(profile),
-        measure_boundaries(profile, anatomy),
-        measure_throttling(profile),
-        {core.core: matrix_flops(profile, core.core) for core in anatomy.cores},
-        core_peak_flop_per_s(profile.metadata, hardware)[0],
-        plateau,
-    )
+    return core_peak_flop_per_s(metadata, hardware)[0], plateau, load_packet_law(hardware)
+
+
+def _by_rules(measured: _Measured) -> tuple[Finding, ...]:
     raised: dict[str, list[tuple[CoreAnatomy, Raised]]] = {}
-    busiest_ns = max((account.work.total_ns() for account in anatomy.cores), default=0)
-    for index, account in enumerate(anatomy.cores):
+    busiest_ns = max((account.work.total_ns() for account in measured.anatomy.cores), default=0)
+    for index, account in enumerate(measured.anatomy.cores):
         # A core with next to no work is its partner's finding (LNC002); what it does itself holds nothing back.
         if account.event_count and 10 * account.work.total_ns() >= busiest_ns:
             for rule in _RULES:
@@ -102,30 +155,23 @@ def _is(part_ns: float, share: float, account: CoreAnatomy) -> bool:
 
 
 def _dma_packets(measured: _Measured, index: int, account: CoreAnatomy) -> Iterator[Raised]:
-    if measured.dma is None:
+    packets = measured.sums[index].packets
+    if packets is None or account.dma is None or not packets.packet_count:
         return
-    core = measured.dma.cores[index]
-    uncovered = _uncovered_data_ns(account)
-    yield from _small_packets(measured, core, account, uncovered)
-    engine_ns = sum(group.engine_ns for group in core.queues)
-    law_ns = sum(group.law_ns for group in core.queues)
-    if engine_ns > 2 * law_ns and (cost := core.data_ns * (engine_ns - law_ns) // engine_ns):
-        slowest = max(core.queues, key=lambda group: (group.excess_ns, group.name))
-        if _is(cost, 0.05, account):
-            yield (
-                "DMA021",
-                cost,
-                min(cost, uncovered),
-                {
-                    "engine_time_ns": engine_ns,
-                    "packet_law_ns": law_ns,
-                    "slowest_queue": slowest.name,
-                    "its_excess_engine_time_ns": slowest.excess_ns,
-                },
-            )
-    if core.engines:
+    uncovered, data_ns = _uncovered_data_ns(account), account.dma.data_ns
+    yield from _small_packets(measured, packets, account, uncovered)
+    law_ns = measured.packet_law.ns(packets.packet_count, packets.bytes)
+    core = None if measured.dma is None else measured.dma.cores[index]
+    cost = data_ns * (packets.engine_ns - law_ns) // max(packets.engine_ns, 1)
+    if packets.engine_ns > 2 * law_ns and _is(cost, 0.05, account):
+        evidence: dict[str, object] = {"engine_time_ns": packets.engine_ns, "packet_law_ns": law_ns}
+        if core is not None:
+            slowest = max(core.queues, key=lambda group: (group.excess_ns, group.name))
+            evidence |= {"slowest_queue": slowest.name, "its_excess_engine_time_ns": slowest.excess_ns}
+        yield "DMA021", cost, min(cost, uncovered), evidence
+    if core is not None and core.engines:
         busiest = max(core.engines, key=lambda group: (group.active_ns, group.name))
-        even = engine_ns // 16
+        even = packets.engine_ns // 16
         cost = busiest.active_ns - even
         if busiest.bytes * 16 > 2 * core.data_bytes and _is(cost, 0.02, account):
             yield (
@@ -141,15 +187,11 @@ def _dma_packets(measured: _Measured, index: int, account: CoreAnatomy) -> Itera
             )
 
 
-def _small_packets(measured: _Measured, core: CoreDma, account: CoreAnatomy, uncovered: int) -> Iterator[Raised]:
-    small = [
-        entry.group for entry in core.sizes if entry.high_bytes is not None and entry.high_bytes <= SMALL_PACKET_BYTES
-    ]
-    count = sum(group.packet_count for group in small)
-    total = sum(entry.group.packet_count for entry in core.sizes)
-    cost = sum(group.charged_ns for group in small)
-    if (4 * count >= total or 4 * cost >= core.data_ns) and _is(cost, 0.02, account):
-        moved = sum(group.bytes for group in small)
+def _small_packets(measured: _Measured, packets: DataPackets, account: CoreAnatomy, uncovered: int) -> Iterator[Raised]:
+    assert account.dma is not None
+    count, moved, cost = packets.small_packet_count, packets.small_bytes, packets.small_charged_ns
+    many = 4 * count >= packets.packet_count or 4 * cost >= account.dma.data_ns
+    if many and _is(cost, 0.02, account):
         saved = max(0, cost - duration_ns(moved, measured.plateau_bytes_per_s))
         yield (
             "DMA001",
@@ -157,7 +199,7 @@ def _small_packets(measured: _Measured, core: CoreDma, account: CoreAnatomy, unc
             min(saved, uncovered),
             {
                 "packet_count": count,
-                "data_packet_count": total,
+                "data_packet_count": packets.packet_count,
                 "bytes": moved,
                 "mean_bytes": round(moved / count),
                 "achieved_bytes_per_s": round(moved * 1e9 / cost),
@@ -166,33 +208,36 @@ def _small_packets(measured: _Measured, core: CoreDma, account: CoreAnatomy, unc
 
 
 def _hbm(measured: _Measured, index: int, account: CoreAnatomy) -> Iterator[Raised]:
-    traffic, bandwidth = measured.hbm.cores[index], measured.anatomy.bandwidth.bytes_per_s
+    spill, bandwidth = measured.spill[index], measured.anatomy.bandwidth.bytes_per_s
     if account.hbm is None or not account.hbm.total_bytes():
         return
     moved, uncovered = account.hbm.total_bytes(), _uncovered_data_ns(account)
-    spilled = traffic.spill.total_bytes() if traffic.spill is not None else 0
+    spilled = spill.total_bytes() if spill is not None else 0
     cost = duration_ns(spilled, bandwidth)
     if 20 * spilled >= moved and _is(cost, 0.01, account):
-        assert traffic.spill is not None
+        assert spill is not None
         yield (
             "HBM001",
             cost,
             min(cost, uncovered),
             {
-                "save_bytes": traffic.spill.save_bytes,
-                "reload_bytes": traffic.spill.reload_bytes,
+                "save_bytes": spill.save_bytes,
+                "reload_bytes": spill.reload_bytes,
                 "hbm_bytes": moved,
-                "source": traffic.spill.source,
-                "kind": traffic.spill.kind,
+                "source": spill.source,
+                "kind": spill.kind,
             },
         )
     needed = measured.anatomy.needed
-    if needed is not None and 2 * needed.moved_bytes >= 3 * needed.needed_bytes:
+    # Without whole tables a spill that only they tell would be taken for a reload.
+    tells_spill = measured.hbm is not None or spill is not None
+    if needed is not None and tells_spill and 2 * needed.moved_bytes >= 3 * needed.needed_bytes:
         own_need = needed.needed_bytes * moved // needed.moved_bytes
         excess = max(0, moved - own_need - spilled)
         cost = duration_ns(excess, bandwidth)
         if _is(cost, 0.02, account):
-            worst = [tensor for tensor in traffic.tensors or () if tensor.reloaded_bytes]
+            tensors = () if measured.hbm is None else measured.hbm.cores[index].tensors or ()
+            worst = [tensor for tensor in tensors if tensor.reloaded_bytes]
             yield (
                 "HBM002",
                 cost,
@@ -239,44 +284,65 @@ def _pair(measured: _Measured, index: int, account: CoreAnatomy) -> Iterator[Rai
 
 
 def _collective(measured: _Measured, index: int, account: CoreAnatomy) -> Iterator[Raised]:
-    if measured.collectives is None or account.collectives is None or not account.collectives.count:
+    if account.collectives is None or not account.collectives.count:
         return
     exposed = account.collectives.exposed_ns
+    lengths = _call_lengths(measured.anatomy)
     if _is(exposed, 0.02, account):
-        core = measured.collectives.cores[index]
-        largest = measured.collectives.operations[0]
-        yield (
-            "CC001",
-            exposed,
-            exposed,
-            {
-                "calls": account.collectives.count,
-                "exposed_per_call_ns": account.collectives.exposed_per_call_ns(),
-                "largest_operation": largest.name,
-                "its_median_ns": largest.median_ns,
-                "waiting": core.engines[0].name if core.engines else None,
-            },
-        )
-    yield from _late_calls(measured, account)
+        evidence: dict[str, object] = {
+            "calls": account.collectives.count,
+            "exposed_per_call_ns": account.collectives.exposed_per_call_ns(),
+        }
+        if lengths:
+            # The operation with the most exposed time, or in batches, which do not split that, the most time.
+            largest = max(lengths, key=lambda name: (sum(lengths[name]), name))
+            if measured.collectives is not None:
+                largest = measured.collectives.operations[0].name
+            evidence |= {"largest_operation": largest, "its_median_ns": _median(lengths[largest])}
+        if measured.collectives is not None:
+            engines = measured.collectives.cores[index].engines
+            evidence["waiting"] = engines[0].name if engines else None
+        yield "CC001", exposed, exposed, evidence
+    yield from _late_calls(account, lengths)
 
 
-def _late_calls(measured: _Measured, account: CoreAnatomy) -> Iterator[Raised]:
-    table = measured.profile.core_rows("collectives", account.core)
-    assert table is not None and measured.collectives is not None and account.collectives is not None
-    codes, names = codes_of(table["operation"])
-    length = int64_of(table["end_ts"]) - int64_of(table["start_ts"])
+def _call_lengths(anatomy: Anatomy) -> dict[str, list[int]]:
+    """How long each operation's calls took, on all cores; empty where there are too many to keep."""
+    found: dict[str, list[int]] = {}
+    for account in anatomy.cores:
+        calls = account.collective_calls
+        if calls is None:
+            return {}
+        for name, start, end in zip(calls.operation, calls.start_ts, calls.end_ts, strict=True):
+            length = min(end, account.window_end_ts) - max(start, account.window_start_ts)
+            found.setdefault(name, []).append(max(0, length))
+    return found
+
+
+def _median(lengths: list[int]) -> int:
+    """The lower one of two."""
+    return sorted(lengths)[(len(lengths) - 1) // 2]
+
+
+def _late_calls(account: CoreAnatomy, lengths: dict[str, list[int]]) -> Iterator[Raised]:
+    calls = account.collective_calls
+    assert account.collectives is not None
+    if calls is None:
+        return
     excess, late_count, worst = 0, 0, ("", 0, 0)
-    for operation in measured.collectives.operations:
-        if operation.name not in names or operation.call_count < 4:
+    for name, all_lengths in lengths.items():
+        if len(all_lengths) < 4:
             continue
-        own = length[codes == names.index(operation.name)]
-        late = own[own >= 2 * operation.median_ns] - operation.median_ns
-        if len(late):
-            late_count += len(late)
-            excess += int(late.sum())
-            worst = max(
-                worst, (operation.name, operation.median_ns, int(late.max()) + operation.median_ns), key=lambda e: e[2]
-            )
+        median = _median(all_lengths)
+        own = [
+            end - start
+            for operation, start, end in zip(calls.operation, calls.start_ts, calls.end_ts, strict=True)
+            if operation == name and end - start >= 2 * median
+        ]
+        if own:
+            late_count += len(own)
+            excess += sum(own) - len(own) * median
+            worst = max(worst, (name, median, max(own)), key=lambda entry: entry[2])
     if _is(excess, 0.01, account):
         yield (
             "CC002",
@@ -288,26 +354,22 @@ def _late_calls(measured: _Measured, account: CoreAnatomy) -> Iterator[Raised]:
 
 def _engines(measured: _Measured, index: int, account: CoreAnatomy) -> Iterator[Raised]:
     for engine, code in (("vector", "VEC001"), ("scalar", "ACT001")):
-        own = account.engines[engine]
-        if measured.opcodes is None or 2 * own.short_instruction_count < max(1, own.working_instruction_count):
+        own, short = account.engines[engine], measured.sums[index].short.get(engine)
+        if short is None or 2 * own.short_instruction_count < max(1, own.working_instruction_count):
             continue
-        opcodes = [row for row in measured.opcodes.cores[index].opcodes if row.engine == engine and row.fixed_cost]
-        low = sum(row.fixed_cost.low_ns for row in opcodes if row.fixed_cost)
-        high = sum(row.fixed_cost.high_ns for row in opcodes if row.fixed_cost)
-        ceiling = min(high, own.alone_ns)
-        if _is(high, 0.05, account) and _is(ceiling, 0.02, account):
-            top = max(opcodes, key=lambda row: (row.short_ns, row.opcode))
+        ceiling = min(short.high_ns, own.alone_ns)
+        if _is(short.high_ns, 0.05, account) and _is(ceiling, 0.02, account):
             yield (
                 code,
-                sum(row.short_ns for row in opcodes),
+                short.total_ns,
                 ceiling,
                 {
                     "short_instruction_count": own.short_instruction_count,
                     "instruction_count": own.working_instruction_count,
-                    "fixed_cost_ns": [low, high],
+                    "fixed_cost_ns": [short.low_ns, short.high_ns],
                     "active_ns": own.active_ns,
                     "alone_ns": own.alone_ns,
-                    "most_in": top.opcode,
+                    "most_in": short.most_in,
                 },
             )
     gpsimd = account.engines["gpsimd"]
@@ -317,7 +379,7 @@ def _engines(measured: _Measured, index: int, account: CoreAnatomy) -> Iterator[
 
 
 def _tensor(measured: _Measured, index: int, account: CoreAnatomy) -> Iterator[Raised]:
-    tensor, flops = account.engines["tensor"], measured.flops[account.core]
+    tensor, flops = account.engines["tensor"], measured.sums[index].flops
     if measured.throttling is not None:
         core = measured.throttling.cores[index]
         if _is(core.tensor_loss_ns, 0.02, account):
@@ -405,7 +467,7 @@ def _shape(measured: _Measured, index: int, account: CoreAnatomy) -> Iterator[Ra
         evidence = {
             "before_ns": account.body_start_ts - account.window_start_ts,
             "after_ns": account.window_end_ts - account.body_end_ts,
-            "execution_index": measured.profile.metadata.execution_index,
+            "execution_index": measured.metadata.execution_index,
         }
         yield "RUN001", parts.runtime_overhead_ns, parts.runtime_overhead_ns, evidence
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trnprof.analyzers.anatomy import Anatomy, measure_anatomy
 from trnprof.analyzers.data_quality import assess_data_quality, assess_facts
-from trnprof.analyzers.findings import find_findings
+from trnprof.analyzers.findings import NEED_WHOLE_TABLES, find_findings
 from trnprof.analyzers.steps import StepAnatomy, choose_steps, measure_steps, step_windows
 from trnprof.cache import Key, ResultCache
 from trnprof.errors import InputDataError
@@ -46,7 +46,7 @@ class AccountOptions:
     step: int | None = None
     """None: the whole window; ALL_STEPS: it and each of its steps; else the step of that number instead."""
     whole_tables: bool = False
-    """Read a capture whole whatever its size: findings need it, and it takes memory."""
+    """Read a capture whole whatever its size: some findings need it, and it takes memory."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class CaptureAccount:
     data_quality: tuple[DataQuality, ...]
     findings: tuple[Finding, ...]
     in_batches: bool
-    """Read in batches: findings were not looked for."""
+    """Read in batches: findings that need whole tables were not looked for."""
 
 
 def account_capture(
@@ -170,14 +170,20 @@ def _in_batches(
     table = hardware_of(batches.metadata, options.hardware)
     used = bandwidth_for(batches.metadata, table, options.bandwidth)
     windows = () if options.step is None else choose_steps(batches.metadata, options.step or None)
-    found = account_batches(batches, table.name, used, windows)
-    anatomy = found.steps[0].anatomy if options.step else found.anatomy
+    found = account_batches(batches, table, used, windows)
+    anatomy, findings = found.anatomy, found.findings
+    if options.step:
+        anatomy, findings = found.steps[0].anatomy, ()
     facts = replace(found.facts, issues=(*found.facts.issues, *issues))
     quality = (
         *assess_facts(facts, None if options.step else anatomy),
-        data_quality("DQ032", count=batches.row_count, detail=f"{batches.row_count:,} rows"),
+        data_quality(
+            "DQ032",
+            count=batches.row_count,
+            detail=f"{batches.row_count:,} rows; findings not looked for: {', '.join(NEED_WHOLE_TABLES)}",
+        ),
     )
-    return replace(_account(batches.metadata, sha256, anatomy, found.steps, quality, ()), in_batches=True)
+    return replace(_account(batches.metadata, sha256, anatomy, found.steps, quality, findings), in_batches=True)
 
 
 def _account(

@@ -97,7 +97,8 @@ def events_of(name: str, table: pa.Table, names: NameList) -> Events:
     """What an account reads of one Profile table, in the table's order.
 
     instructions: start, end, engine (index into ENGINES or OTHER_ENGINE), opcode (code), waits; where captured emitted
-                  (the compiler's), hbm_read_bytes, hbm_write_bytes, evt_wait_ns, semaphore and updates (-1: none).
+                  (the compiler's), hbm_read_bytes, hbm_write_bytes, spill_save_bytes, spill_reload_bytes, evt_wait_ns,
+                  semaphore and updates (-1: none), flops (-1: not captured) and transposes.
     dma_packets, dma_transfers: start, end, bytes, moves_data; of packets where captured dynamic (of a dynamic queue).
     collectives: start, end, operation and group (codes; group -1: not captured).  kernels: start, end.
     semaphores:  start; where captured semaphore, id (code), source (code; -1: none).
@@ -132,8 +133,14 @@ def _instructions(table: pa.Table, names: NameList) -> Events:
     present = set(table.column_names)
     if "compiler_pc" in present:
         columns["emitted"] = table["compiler_pc"].is_valid().to_numpy()
-    if {"hbm_read_bytes", "hbm_write_bytes"} <= present:
-        columns |= {column: int64_of(table[column]) for column in ("hbm_read_bytes", "hbm_write_bytes")}
+    for pair in (("hbm_read_bytes", "hbm_write_bytes"), ("spill_save_bytes", "spill_reload_bytes")):
+        if set(pair) <= present:
+            columns |= {column: int64_of(table[column]) for column in pair}
+    if "raw_flops" in present:
+        columns["flops"] = int64_of(table["raw_flops"], null=-1)
+        if "tensor_instruction_type" in present:
+            codes, kinds = codes_of(table["tensor_instruction_type"])
+            columns["transposes"] = np.array([*(kind.upper() == "TRANSPOSE" for kind in kinds), False])[codes]
     if "wait_semaphore_idx" in present:
         columns["semaphore"] = int64_of(table["wait_semaphore_idx"], null=-1).astype(np.int16, copy=False)
         if "evt_wait_time_ns" in present:

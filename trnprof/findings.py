@@ -277,8 +277,8 @@ _DATA_QUALITY = (
         Severity.INFO,
         "read in batches",
         "The capture is large, so its account was made in one pass over its columns instead of from whole tables.",
-        "The account is the same. Findings and details need whole tables and are left out, as is what is odd in columns "
-        "that no account needs.",
+        "The account is the same. Details and the findings that are named need whole tables and are left out, as is what "
+        "is odd in columns that no account needs.",
         "none needed; trnprof breakdown and --full read whole tables, which takes memory",
     ),
     DataQualityCode(

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from trnprof.analyzers.anatomy import Anatomy, AnatomyFold
 from trnprof.analyzers.data_quality import CaptureFacts
+from trnprof.analyzers.findings import find_in_sums, finding_folds
 from trnprof.analyzers.steps import StepAnatomy, StepsFold, StepWindow
-from trnprof.hardware import Bandwidth
+from trnprof.findings import Finding
+from trnprof.hardware import Bandwidth, Hardware
 from trnprof.ordering import END_OF_TIME
 from trnprof.prefetch import prefetched
 from trnprof.readers.explorer_batches import ExplorerBatches
@@ -21,12 +23,16 @@ class StreamedAccount:
     anatomy: Anatomy
     steps: tuple[StepAnatomy, ...]
     """Of the windows asked for, in their order."""
+    findings: tuple[Finding, ...]
+    """Of the whole window: every code but analyzers.findings.NEED_WHOLE_TABLES."""
 
 
 def account_batches(
-    batches: ExplorerBatches, hardware: str, bandwidth: Bandwidth, windows: tuple[StepWindow, ...] = ()
+    batches: ExplorerBatches, hardware: Hardware, bandwidth: Bandwidth, windows: tuple[StepWindow, ...] = ()
 ) -> StreamedAccount:
-    """The account of the whole window, and of the steps in `windows`: exactly what measure_anatomy and measure_steps give.
+    """The account and findings of the whole window, and the account of the steps in `windows`.
+
+    The accounts are exactly what measure_anatomy and measure_steps give.
 
     Memory is bounded by the size of a batch, not of the capture.
 
@@ -37,7 +43,10 @@ def account_batches(
     for core in metadata.cores:
         window = (core.window_start_ts, core.window_end_ts)
         bodies[core.core] = _clipped(batches.body(core.core), window)
-    whole = AnatomyFold(metadata, hardware, bandwidth, batches.names, bodies, reach_back_ns=batches.longest_wait_ns)
+    whole = AnatomyFold(
+        metadata, hardware.name, bandwidth, batches.names, bodies, reach_back_ns=batches.longest_wait_ns
+    )
+    sums = finding_folds(metadata, bodies, batches.names, hardware, has_packets="dma_packets" in batches.captured)
     steps = None
     if windows:
         spans = [(window.start_ts, window.end_ts) for window in windows]
@@ -47,7 +56,7 @@ def account_batches(
         ]
         steps = StepsFold(
             metadata,
-            hardware,
+            hardware.name,
             bandwidth,
             batches.names,
             windows,
@@ -57,10 +66,14 @@ def account_batches(
     for batch in prefetched(batches.batches()):
         final = batch.until_ts == END_OF_TIME
         whole.add(batch.rows, batch.until_ts, final=final)
+        for number, fold in sums.items():
+            fold.add(batch.rows[number])
         if steps is not None:
             steps.add(batch.rows, batch.until_ts, final=final)
     facts = CaptureFacts(metadata, batches.issues(), batches.row_counts(), batches.unknown_opcodes())
-    return StreamedAccount(facts, whole.anatomy(), () if steps is None else steps.steps())
+    anatomy = whole.anatomy()
+    findings = find_in_sums(metadata, anatomy, [fold.sums() for fold in sums.values()], hardware)
+    return StreamedAccount(facts, anatomy, () if steps is None else steps.steps(), findings)
 
 
 def _clipped(body: tuple[int, int] | None, window: tuple[int, int]) -> tuple[int, int]:

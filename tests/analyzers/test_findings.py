@@ -9,7 +9,7 @@ import pytest
 
 from tests.faulty_profiles import BLOCK_NS, BODY, FAULTS, QUIET, clean_step
 from trnprof.analyzers.anatomy import Anatomy, measure_anatomy
-from trnprof.analyzers.findings import find_findings
+from trnprof.analyzers.findings import NEED_WHOLE_TABLES, find_findings
 from trnprof.finding_codes import FINDING_CODES
 from trnprof.findings import Finding
 from trnprof.hardware import bandwidth_for, load_hardware
@@ -72,6 +72,24 @@ def test_a_fault_survives_being_written(code: str, tmp_path: Path) -> None:
     (before,) = [entry for entry in analysed(faulty)[1] if entry.code == code]
     (after,) = [entry for entry in analysed(read_profile(tmp_path / "step@latest"))[1] if entry.code == code]
     assert (after.cost_ns, after.ceiling_ns, after.share) == (before.cost_ns, before.ceiling_ns, before.share)
+
+
+@pytest.mark.parametrize("batch_rows", [500, 100_000])
+@pytest.mark.parametrize("code", ["none", *FAULTS])
+def test_a_fault_is_found_in_batches(code: str, batch_rows: int, tmp_path: Path) -> None:
+    """What whole tables give, to the nanosecond, but for the codes that need them; nothing of a clean step."""
+    from trnprof.readers.explorer_batches import ExplorerBatches
+    from trnprof.streamed import account_batches
+    from trnprof.writers.explorer_parquet import write_explorer_parquet
+
+    profile = FAULTS.get(code, lambda clean: clean)(CLEAN)
+    write_explorer_parquet(profile, tmp_path / "step@latest")
+    bandwidth = bandwidth_for(profile.metadata, TRN2)
+    found = account_batches(ExplorerBatches(tmp_path / "step@latest", batch_rows=batch_rows), TRN2, bandwidth).findings
+    expected = [entry for entry in analysed(profile)[1] if entry.code not in NEED_WHOLE_TABLES]
+    assert [(entry.code, entry.cost_ns, entry.ceiling_ns, entry.share) for entry in found] == [
+        (entry.code, entry.cost_ns, entry.ceiling_ns, entry.share) for entry in expected
+    ]
 
 
 def test_ceilings_come_first() -> None:

@@ -22,7 +22,7 @@ from trnprof.analyzers.steps import (
     summarize_steps,
 )
 from trnprof.errors import UsageError
-from trnprof.hardware import Bandwidth
+from trnprof.hardware import Bandwidth, load_hardware
 from trnprof.profile import Profile, Step
 from trnprof.readers.explorer_batches import ExplorerBatches
 from trnprof.streamed import account_batches
@@ -99,7 +99,7 @@ def test_steps_in_batches_are_the_steps(profile: Profile, bounds: list[int], bat
     assert [step.window for step in whole] == list(windows)
     write_explorer_parquet(marked, tmp_path / "profile", overwrite=True)
     batches = ExplorerBatches(tmp_path / "profile", batch_rows=batch_rows)
-    assert account_batches(batches, "trn2", BANDWIDTH, windows).steps == whole
+    assert account_batches(batches, load_hardware("trn2"), BANDWIDTH, windows).steps == whole
     for step in whole:
         for core in step.anatomy.cores:
             assert core.parts.total_ns() == core.window_ns == step.window.end_ts - step.window.start_ts

@@ -44,12 +44,12 @@ from pathlib import Path
 from trnprof.lean_start import give_memory_back, leave_pandas_out
 give_memory_back()
 leave_pandas_out()
-from trnprof.hardware import Bandwidth
+from trnprof.hardware import Bandwidth, load_hardware
 from trnprof.readers.explorer_batches import ExplorerBatches
 from trnprof.streamed import account_batches
 """
 _TRNPROF = """
-account = account_batches(ExplorerBatches(Path(sys.argv[1])), "trn2", Bandwidth(336 * 10**9, "", "")).anatomy
+account = account_batches(ExplorerBatches(Path(sys.argv[1])), load_hardware("trn2"), Bandwidth(336 * 10**9, "", "")).anatomy
 result = {
     f"{core.core} {name}": ns
     for core in account.cores

@@ -17,7 +17,7 @@ from tests.timelines import core_profile
 from trnprof.analyzers.anatomy import measure_anatomy
 from trnprof.analyzers.data_quality import CaptureFacts, capture_facts
 from trnprof.errors import InputDataError
-from trnprof.hardware import Bandwidth
+from trnprof.hardware import Bandwidth, load_hardware
 from trnprof.profile import Profile
 from trnprof.readers.explorer_batches import ExplorerBatches
 from trnprof.readers.explorer_parquet import read_explorer_parquet
@@ -28,7 +28,7 @@ BANDWIDTH = Bandwidth(10**9, "1 byte a ns", "user")
 
 
 def streamed(directory: Path, batch_rows: int) -> StreamedAccount:
-    return account_batches(ExplorerBatches(directory, batch_rows=batch_rows), "trn2", BANDWIDTH)
+    return account_batches(ExplorerBatches(directory, batch_rows=batch_rows), load_hardware("trn2"), BANDWIDTH)
 
 
 def assert_same(directory: Path, batch_rows: int) -> None:

@@ -44,7 +44,8 @@ READ_TABLES = ("instructions", "dma_packets", "dma_transfers", "collectives", "k
 _NEEDED = {
     "instructions": (
         *("start_ts", "end_ts", "pcore_idx", "engine", "opcode", "compiler_pc", "hbm_read_bytes", "hbm_write_bytes"),
-        *("evt_wait_time_ns", "operands", "wait_semaphore_idx", "update_semaphore_idx"),
+        *("evt_wait_time_ns", "operands", "wait_semaphore_idx", "update_semaphore_idx", "raw_flops"),
+        *("tensor_instruction_type", "spill_save_bytes", "spill_reload_bytes"),
     ),
     "dma_packets": ("start_ts", "end_ts", "pcore_idx", "transfer_bytes", "queue_type", "is_cc_dma"),
     "dma_transfers": ("start_ts", "end_ts", "pcore_idx", "transfer_bytes", "queue_type"),
@@ -53,7 +54,7 @@ _NEEDED = {
     "semaphores": ("timestamp", "pcore_idx", "id", "value", "semaphore_idx", "update_source"),
     "throttle": ("timestamp", "duration", "k", "n", "pcore_idx"),
 }
-"""Columns that an account is made from."""
+"""Columns that an account and its findings are made from."""
 
 _PLACED = {
     "instructions": ("start_ts", "end_ts", "pcore_idx", "engine", "compiler_pc", "evt_wait_time_ns"),
