@@ -104,9 +104,7 @@ class FindingFold:
             {engine: found for engine in self._costs if (found := self._short(engine)) is not None},
             DataPackets(*self._packets.tolist()) if self._has_packets else None,
             self._matrix_flops(),
-            None
-            if self._spill is None
-            else Spill(*self._spill.tolist(), "spill bytes of the instructions", "measured"),
+            self._spilled(),
         )
 
     def _add_short(self, rows: Events, length: np.ndarray) -> None:
