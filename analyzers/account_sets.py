@@ -106,12 +106,13 @@ class InstructionRows:
             self.end = np.clip(int64_of(table["end_ts"]), *window)
             self.engine, self.engines = codes_of(table["engine"])
             self.opcode, self.opcodes = codes_of(table["opcode"])
-        self.waits = np.isin(self.opcode, [code for code, name in enumerate(self.opcodes) if name in WAIT_OPCODES])
+        self.waits = np.array([*(name in WAIT_OPCODES for name in self.opcodes), False])[self.opcode]
 
     def of(self, engine: str) -> np.ndarray:
         """Which rows are this engine's."""
-        codes = [code for code, name in enumerate(self.engines) if name == engine]
-        return np.isin(self.engine, codes)
+        # The last entry is what code -1, no name, reads.
+        own: np.ndarray = np.array([*(name == engine for name in self.engines), False])[self.engine]
+        return own
 
     def busy(self, engine: str) -> Intervals:
         """Where the engine works: its rows without wait opcodes."""
