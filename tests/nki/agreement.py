@@ -7,7 +7,8 @@ CHECKOUT is a clone of aws-neuron/nki-library (each integration test makes the i
 the kernel, and states the tolerance) or of aws-neuron/nki-samples (the tutorials' own drivers). PACKAGES is a folder of
 installed packages with torch (and scipy), which those references need. Nothing of either repository is kept; every kernel is
 run in a child process with limits. With --rows the outcome of each case is kept as it comes, and test files that are in there
-already are not run again, so that a run may be made in pieces; --table writes all of it as Markdown.
+already are not run again, so that a run may be made in pieces; --table writes all of it as Markdown. --cap T=256 makes the
+tests' own parameters of that name no larger, where all of a kernel's cases are too large; the table says so.
 
 A kernel agrees if every one of its cases does. Memory that nothing wrote reads as NaN; where a case reads some and then
 differs, it is run again with zeros there, as on the repository's own runs, and marked. A case whose inputs its own test
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -63,6 +65,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--memory", type=int, default=10, help="GiB of a child, its reference and framework included")
     parser.add_argument("--path", action="append", default=[], help="folder of installed packages (torch, scipy)")
+    parser.add_argument(
+        "--cap", action="append", default=[], metavar="NAME=N", help="largest value of a test's parameter"
+    )
     parser.add_argument("--rows", type=Path, help="outcomes so far as JSON lines: added to, and not run again")
     parser.add_argument("--table", type=Path, help="write the outcome of each kernel as a Markdown table")
     parser.add_argument("--verbose", action="store_true")
@@ -102,6 +107,7 @@ def run_file(options: argparse.Namespace, checkout: Path, item: str) -> list[dic
         command += ["--timeout", str(options.timeout), "--function", options.function]
         command += ["--memory", str(options.memory)]
         command += [part for folder in options.path for part in ("--path", folder)]
+        command += [part for cap in options.cap for part in ("--cap", cap)]
         command += ["--verbose"] if options.verbose else []
         environment = {**os.environ, "AGREEMENT_RESULTS": results.name, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
         try:
@@ -140,6 +146,9 @@ def table(rows: list[dict[str, Any]]) -> str:
         reasons = [case["reason"] for case in ran if case["status"] != "agrees"] or [row["reason"] for row in left][:1]
         if any(READS_UNWRITTEN in case.get("figures", ()) for case in ran):
             reasons.append(f"{READS_UNWRITTEN}: agrees with zeros there")
+        cuts = sorted({cut for case in ran for cut in case.get("cut", ())})
+        if cuts:
+            reasons.append(f"cut for size: {', '.join(cuts)}")
         agree = sum(case["status"] == "agrees" for case in ran)
         reason = "; ".join(dict.fromkeys(reasons)).replace("|", "\\|")
         lines.append(f"| {name} | {len(ran)} | {agree} | {len(left) or ''} | {reason[:300]} |")
@@ -248,12 +257,14 @@ def run_library_file(checkout: Path, options: argparse.Namespace) -> Iterator[di
             reason = f"import: {type(error).__name__}: {error}"
             yield {"kernel": item, "case": "", "status": "no inputs", "reason": reason}
             return
+        caps = {name: int(most) for name, _, most in (cap.partition("=") for cap in options.cap)}
         for function, owner in coverage.test_functions(module):
             if options.function not in function.__name__:
                 continue
             for label, parameters in coverage.parameter_sets(function, owner, options.cases):
                 captured: list[str] = []
                 outcome: dict[str, Any] = {}
+                parameters, cut = capped(parameters, caps)
                 for platform in ("TRN2", "TRN3"):
                     run = functools.partial(run_case, function, owner, parameters, captured, platform)
                     outcome = attempt(run, options)
@@ -262,7 +273,27 @@ def run_library_file(checkout: Path, options: argparse.Namespace) -> Iterator[di
                 kernel = captured[0] if captured else f"{item.rpartition('.')[2]}::{function.__name__}"
                 if not captured:  # whatever the reason, the test named no kernel
                     outcome["status"] = "no inputs"
-                yield {"kernel": kernel, "case": f"{function.__name__}[{label}]", **outcome}
+                yield {"kernel": kernel, "case": f"{function.__name__}[{label}]", "cut": sorted(cut), **outcome}
+
+
+def capped(value: Any, caps: dict[str, int]) -> tuple[Any, set[str]]:
+    """A copy in which the integers of those names are no larger, also in what it holds; and "T 4096 to 256" of what was cut."""
+    cut: set[str] = set()
+
+    def walk(one: Any) -> Any:
+        if isinstance(one, dict):
+            return {key: smaller(key, item) for key, item in one.items()}
+        if dataclasses.is_dataclass(one) and isinstance(getattr(one, "tensors", None), dict):  # a range test's case
+            return dataclasses.replace(one, tensors=walk(one.tensors))  # type: ignore[type-var]
+        return one
+
+    def smaller(name: Any, item: Any) -> Any:
+        if type(item) is int and item > caps.get(str(name), item):
+            cut.add(f"{name} {item} to {caps[str(name)]}")
+            return caps[str(name)]
+        return walk(item)
+
+    return (walk(value), cut) if caps else (value, cut)
 
 
 def run_case(function: Any, owner: Any, parameters: dict[str, Any], captured: list[str], platform: str) -> Any:
