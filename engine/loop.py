@@ -74,7 +74,8 @@ class Engine:
     @property
     def is_full(self) -> bool:
         """Would a new request be refused? What arrived while a step runs, and is not queued yet, counts too."""
-        return len(self.scheduler.waiting) + len(self._commands) >= self.scheduler.engine.queue_limit
+        waiting = len(self.scheduler.waiting) + len(self._commands)
+        return waiting >= self.scheduler.engine.queue_limit and not self._ended
 
     def abort(self, request_id: str) -> None:
         """End a request (any thread); a request that is not here any more is left alone."""
