@@ -1,4 +1,4 @@
-"""One token or a few of the gated delta rule for each row (GDN, KDA), in one pass over its packed state page.
+"""The gated delta rule (GDN, KDA): decode in one pass over each row's packed state page, long rows in chunks (below).
 
     trnprof nki model engine/kernels/nki/delta_rule.py --kernel delta_rule_decode --input bank=32x548864:float32 \\
         --input read_slots=8:int32 --input write_slots=8x1:int32 --input qkv=8x1x8192:bfloat16 \\
