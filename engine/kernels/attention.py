@@ -1,8 +1,9 @@
-"""Attention over a paged cache whose layout needs no transpose on the device.
+"""Attention over a paged cache that is never laid out anew.
 
 Keys lie as [page, head, channel, token] and values as [page, head, token, channel]: both with the contracted axis
-outermost inside a head, as the tensor engine wants its operands (seed 000's compiled decode spent 1.0 ms on transposing
-the cache before 0.25 ms of attention). A step first writes its own keys and values, then reads.
+outermost inside a head, as the tensor engine wants its operands. A published compiled decode spent 1.0 ms on transposing
+the cache before 0.25 ms of attention. What the NKI kernel does with pages of few tokens: docs/decisions/0007. A step
+first writes its own keys and values, then reads.
 """
 
 from __future__ import annotations

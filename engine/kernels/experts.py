@@ -35,14 +35,20 @@ def route(
     logits = functional.linear(x, weight)
     if sigmoid:
         scores = torch.sigmoid(logits.float() if logits.dtype != torch.float64 else logits)
-        chosen = torch.topk(scores + bias.to(scores.dtype), top_k, -1).indices
+        chosen = _top(scores + bias.to(scores.dtype), top_k)[1]
         weights = scores.gather(-1, chosen)
     else:
         probabilities = torch.softmax(logits, -1, dtype=torch.float32 if logits.dtype != torch.float64 else None)
-        weights, chosen = torch.topk(probabilities, top_k, -1)
+        weights, chosen = _top(probabilities, top_k)
     if renormalise:
         weights = weights / (weights.sum(-1, keepdim=True) + (1e-20 if sigmoid else 0.0))
     return (weights * scale).to(x.dtype), chosen
+
+
+def _top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """(the highest, their places), the lowest place of equal ones first: torch.topk leaves that open."""
+    ordered, places = scores.sort(dim=-1, descending=True, stable=True)
+    return ordered[..., :count], places[..., :count]
 
 
 @contract(

@@ -200,3 +200,13 @@ def test_delta_rule_against_the_recurrence_written_out() -> None:
                     assert (bank[slot, 3 * channels :].view_as(state) - state).abs().max() < 1e-5
                     assert torch.equal(bank[slot, : 3 * channels].view(3, -1), window[count : count + 3].float())
         assert torch.equal(bank[2], start), "the slot that was read is not written"
+
+
+@pytest.mark.parametrize("kda", [False, True])
+def test_experts_of_equal_score_are_chosen_from_the_lowest(kda: bool) -> None:
+    """As the contract says: no input and no bias, so that every expert scores the same."""
+    given = example_arguments("route", kda=kda)
+    given["x"] = torch.zeros_like(given["x"])
+    given["bias"] = torch.zeros_like(given["bias"])
+    chosen = load_kernels("cpu").route(**given)[1]
+    assert chosen.tolist() == [list(range(given["top_k"]))] * len(chosen)
