@@ -139,19 +139,28 @@ def _dynamically_written(program: ProgramTrace) -> set[int]:
 
 
 def _boundary(recording: Recording, costs: HazardCosts) -> Iterator[Finding]:
-    """What passes the kernel's boundary: arguments it reads and tensors it returns, each once."""
+    """What passes the kernel's boundary: the bytes of arguments that it reads and of tensors that it returns, each once.
+
+    Where only the device knows the addresses (a page of a cache, an expert's weights), at most what moves.
+    """
     read: dict[str, int] = {}
     written: dict[str, int] = {}
     for program in recording.programs:
-        touched, stored = _touched(program)
+        traffic = {tensor.storage: tensor for tensor in tensor_traffic(program)}
         for allocation in program.allocations:
-            if allocation.memory is not Memory.HBM:
+            moved = traffic.get(allocation.storage)
+            if moved is None or allocation.memory is not Memory.HBM:
                 continue
-            key = _tensor_key(allocation)
-            if allocation.kind == "argument" and allocation.storage in touched:
-                read[key] = allocation.byte_count
-            if (allocation.returned or allocation.kind == "argument") and allocation.storage in stored:
-                written[key] = allocation.byte_count
+            key, times = _tensor_key(allocation), program.stands_for
+            sides = [(written, moved.write_bytes, moved.distinct_write_bytes)]
+            if allocation.kind == "argument":
+                sides.append((read, moved.read_bytes, moved.distinct_read_bytes))
+            elif not allocation.returned:
+                continue
+            for found, every, distinct in sides:
+                # Programs may touch the same bytes: no more than the tensor has.
+                touched = (every if distinct is None else distinct) * times
+                found[key] = min(allocation.byte_count, found.get(key, 0) + touched)
     total = sum(read.values()) + sum(written.values())
     if total:
         rate = costs.model["core_alone_bytes_per_s"] * max(1, costs.predicted.lnc)
@@ -200,12 +209,6 @@ def _intermediates(recording: Recording, costs: HazardCosts) -> Iterator[Finding
             written_bytes=written,
             read_bytes=read,
         )
-
-
-def _touched(program: ProgramTrace) -> tuple[set[int], set[int]]:
-    read = {access.storage for record in program.dma for access in record.reads if access.memory is Memory.HBM}
-    written = {record.write.storage for record in program.dma if record.write.memory is Memory.HBM}
-    return read, written
 
 
 def _tensor_key(allocation: Allocation) -> str:

@@ -182,6 +182,24 @@ def k(x):
     assert finding.evidence["message"] == "1 MiB in + 1 MiB out that a fused producer/consumer would not pay"
 
 
+def test_f8_boundary_of_dynamic_addresses(tmp_path: Path) -> None:
+    """Two pages of 128 x 64 float32 out of a bank of 32 pass the boundary, 64 KiB, and the two indices; not the bank's 1 MiB."""
+    result = predict(tmp_path, HEADER + """
+@nki.jit
+def k(bank, slots):
+    out = nl.ndarray((2, 128, 64), dtype=bank.dtype, buffer=nl.shared_hbm)
+    places = nl.ndarray((1, 2), dtype=slots.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=places, src=slots)
+    for row in range(2):
+        t = nl.ndarray((128, 64), dtype=bank.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=t, src=bank.ap(pattern=[[64, 128], [1, 64]], scalar_offset=places.ap([[2, 1], [1, 1]], offset=row), indirect_dim=0))
+        nisa.dma_copy(dst=out[row], src=t)
+    return out
+""", "bank=32x128x64:float32", "slots=1x2:int32")  # fmt: skip
+    (finding,) = by_code(result)["DMA009"]
+    assert (finding.evidence["input_bytes"], finding.evidence["output_bytes"]) == (65_536 + 8, 65_536)
+
+
 F9_SPELLINGS = {
     "first generation": FIRST_GENERATION + """
 @nki.jit
