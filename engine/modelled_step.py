@@ -1,4 +1,4 @@
-"""The kernels of one decode step on one rank, in the order that they run, with their shapes: a model config unrolled.
+"""The kernels of one step on one rank, in the order that they run, with their shapes: a model config unrolled.
 
 What `trnprof engine profile --modelled` puts through the timing model. It names kernel files and tensors and knows nothing of
 times; no torch. Layers of one kind have the same shapes, so that a kernel is listed once a layer and timed once.
@@ -7,11 +7,12 @@ times; no torch. Layers of one kind have the same shapes, so that a kernel is li
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
 from trnprof.engine.config import ROW_MULTIPLE, Mixer, ModelConfig
+from trnprof.engine.shapes import StepKind
 from trnprof.engine.sharding import shard
 from trnprof.errors import UsageError
 
@@ -22,6 +23,12 @@ PARTITIONS = 128
 
 PAGE_TOKENS = 16
 
+SAVED_STATES = 3
+"""States that a prefilled row may save: at its end, at the last page boundary before it, at a branch point."""
+
+EXPERT_ROWS = 512
+"""Rows of one call of the experts' kernel; more go in several, each of which reads the weights again."""
+
 
 class ExpertForm(StrEnum):
     """How the chosen experts run: for each (row, expert) pair, or each expert once for all rows."""
@@ -31,12 +38,14 @@ class ExpertForm(StrEnum):
 
 
 class Role(StrEnum):
-    """What a tensor is to a step: all but activations must be moved whatever the kernels are."""
+    """What a tensor is to a step: weights, states and caches must be moved whatever the kernels are."""
 
     WEIGHTS = "weights"
     STATE = "state"
     CACHE = "cache"
     ACTIVATIONS = "activations"
+    AGAIN = "weights_again"
+    """Weights that an earlier call of the same layer has read."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,10 @@ class KernelUse:
     arguments: tuple[tuple[str, object], ...] = ()
     """Other arguments: numbers, flags and texts."""
 
+    def without_roles(self) -> KernelUse:
+        """What its time depends on."""
+        return replace(self, tensors=tuple(replace(one, role=Role.ACTIVATIONS) for one in self.tensors))
+
 
 @dataclass(frozen=True)
 class StepCall:
@@ -81,13 +94,17 @@ class Collective:
 
 @dataclass(frozen=True)
 class DeviceStep:
-    """One decode step of one rank."""
+    """One step of one rank."""
 
+    kind: StepKind
     config: ModelConfig
     """The whole model."""
     rank_count: int
     rows: int
+    tokens: int
+    """New ones of a row."""
     context: int
+    """Tokens of a row that the caches hold after it."""
     dtype: str
     calls: tuple[StepCall, ...]
     """In order."""
@@ -113,24 +130,63 @@ def decode_step(
     expert_form: ExpertForm = ExpertForm.ONCE,
     dtype: str = "bfloat16",
 ) -> DeviceStep:
-    """The step that gives each of `rows` requests with `context` tokens in the caches one more token, greedily.
+    """The step that gives each of `rows` requests one more token, greedily; `context` counts the one that it reads.
 
     Weights, keys and values are `dtype`; recurrent states and norms' weights float32.
 
     Raises: UsageError for sizes that cannot be, or that `rank_count` does not divide.
     """
-    if rows < 1 or not 1 <= context <= config.max_context:
+    return _step(StepKind.DECODE, config, (rows, 1, context), rank_count, expert_form, dtype)
+
+
+def prefill_step(
+    config: ModelConfig,
+    *,
+    rows: int,
+    tokens: int,
+    context: int,
+    rank_count: int = 1,
+    expert_form: ExpertForm = ExpertForm.ONCE,
+    dtype: str = "bfloat16",
+) -> DeviceStep:
+    """The step that reads `tokens` tokens of each of `rows` prompts, the last of `context`, and chooses the next one.
+
+    Raises: as decode_step.
+    """
+    return _step(StepKind.PREFILL, config, (rows, tokens, context), rank_count, expert_form, dtype)
+
+
+def _step(
+    kind: StepKind,
+    config: ModelConfig,
+    sizes: tuple[int, int, int],
+    rank_count: int,
+    expert_form: ExpertForm,
+    dtype: str,
+) -> DeviceStep:
+    rows, tokens, context = sizes
+    if rows < 1 or not 1 <= tokens <= context <= config.max_context:
+        new = f", of which {tokens:,} are new" if kind is StepKind.PREFILL else ""
         raise UsageError(
-            f"--rows must be at least 1 and --context between 1 and the model's {config.max_context:,} tokens, got {rows} "
-            f"and {context}"
+            f"{rows} rows of {context:,} tokens{new}: --rows and --tokens must be at least 1, and --context between --tokens "
+            f"and the model's {config.max_context:,}"
         )
-    unrolled = _Unrolled(shard(config, rank_count), rows, context, dtype, expert_form, config.vocab)
+    unrolled = _Unrolled(kind, shard(config, rank_count), sizes, dtype, expert_form, config.vocab)
     unrolled.step()
-    hidden = Collective("all_reduce", rows * config.hidden * _BYTES[dtype])
+    hidden = Collective("all_reduce", rows * tokens * config.hidden * _BYTES[dtype])
     shared = dict.fromkeys(unrolled.summed, hidden)
     shared["head.greedy"] = Collective("all_gather", rows * 8)  # each rank's best logit and its token
     return DeviceStep(
-        config, rank_count, rows, context, dtype, tuple(unrolled.calls), shared if rank_count > 1 else {}, LEFT_OUT
+        kind=kind,
+        config=config,
+        rank_count=rank_count,
+        rows=rows,
+        tokens=tokens,
+        context=context,
+        dtype=dtype,
+        calls=tuple(unrolled.calls),
+        collectives=shared if rank_count > 1 else {},
+        left_out=LEFT_OUT,
     )
 
 
@@ -150,9 +206,18 @@ class _Unrolled:
     """Collects the calls of one rank's step."""
 
     def __init__(
-        self, config: ModelConfig, rows: int, context: int, dtype: str, expert_form: ExpertForm, whole_vocab: int
+        self,
+        kind: StepKind,
+        config: ModelConfig,
+        sizes: tuple[int, int, int],
+        dtype: str,
+        expert_form: ExpertForm,
+        whole_vocab: int,
     ) -> None:
-        self.config, self.rows, self.context, self.dtype = config, rows, context, dtype
+        self.is_prefill, self.config, self.dtype = kind is StepKind.PREFILL, config, dtype
+        self.requests, self.width, self.context = sizes
+        self.rows = self.requests * self.width
+        """Tokens, which everything but the mixers takes one by one."""
         self.expert_form, self.whole_vocab = expert_form, whole_vocab
         self.calls: list[StepCall] = []
         self.summed: list[str] = []
@@ -176,8 +241,9 @@ class _Unrolled:
                 self.norm("mlp.norm", self.rows, config.hidden)
                 self.mlp("mlp", config.intermediate)
         self.norm("head.norm", self.rows, config.hidden)
-        self.project("head.logits", config.hidden, config.vocab)
-        self.call("head.greedy", "sampling.py", "greedy", [self.tensor("logits", self.rows, config.vocab)])
+        # The last token of each request alone is scored.
+        self.project("head.logits", config.hidden, config.vocab, rows=self.requests)
+        self.call("head.greedy", "sampling.py", "greedy", [self.tensor("logits", self.requests, config.vocab)])
 
     def call(
         self,
@@ -255,22 +321,25 @@ class _Unrolled:
         self.project(f"{_LAYER[mixer]}.output_projection", values, hidden, summed=True)
 
     def delta_rule(self, mixer: Mixer) -> None:
-        """One token of the recurrence; a request reads one slot and writes another."""
-        sizes, rows = self.config.linear, self.rows
+        """The recurrence over a request's new tokens; it reads one slot of state and writes others."""
+        sizes, rows, width = self.config.linear, self.requests, self.width
         assert sizes is not None
         channels, heads = sizes.conv_channels, sizes.value_heads
+        saved = SAVED_STATES if self.is_prefill else 1
+        lengths = [self.index("save_after", rows, saved), self.index("lengths", rows)] if self.is_prefill else []
         self.call(
             f"{_LAYER[mixer]}.delta_rule",
             "delta_rule.py",
-            "delta_rule_decode",
+            "delta_rule_prefill" if self.is_prefill else "delta_rule_decode",
             [
-                self.wide("bank", 2 * rows, sizes.state_elements, role=Role.STATE),
+                self.wide("bank", (1 + saved) * rows, sizes.state_elements, role=Role.STATE),
                 self.index("read_slots", rows),
-                self.index("write_slots", rows, 1),
-                self.tensor("qkv", rows, 1, channels),
+                self.index("write_slots", rows, saved),
+                *lengths,
+                self.tensor("qkv", rows, width, channels),
                 self.tensor("conv_weight", sizes.conv_kernel, channels, role=Role.WEIGHTS),
-                self.wide("log_decay", rows, 1, heads, 1 if mixer is Mixer.GDN else sizes.key_dim),
-                self.wide("beta", rows, 1, heads),
+                self.wide("log_decay", rows, width, heads, 1 if mixer is Mixer.GDN else sizes.key_dim),
+                self.wide("beta", rows, width, heads),
             ],
             key_heads=sizes.key_heads,
             value_heads=heads,
@@ -292,31 +361,31 @@ class _Unrolled:
         self.project(f"{_LAYER[mixer]}.output_projection", queries, hidden, summed=True)
 
     def attend(self, mixer: Mixer, heads: int, key_dim: int, value_dim: int, window: int, scale: float) -> None:
-        """One token's queries over its pages; the spare page is the first of the pool."""
-        config, rows = self.config.attention, self.rows
+        """The new tokens' queries over their request's pages; the spare page is the first of the pool."""
+        config, rows, width, tokens = self.config.attention, self.requests, self.width, self.rows
         page_count = -(-self.context // PAGE_TOKENS)
         pool, kv_heads, kept = 1 + rows * page_count, config.cache_heads, config.cache_value_dim
         tensors = [
             self.tensor("key_pages", pool, kv_heads, key_dim, PAGE_TOKENS, role=Role.CACHE),
             self.index("pages", page_count, rows),
-            self.index("positions", 1, rows),
-            self.index("key_places", rows, 1),
-            self.tensor("q", rows, 1, heads, key_dim),
-            self.tensor("k", rows, 1, kv_heads, key_dim),
+            self.index("positions", 1, tokens),
+            self.index("key_places", tokens, 1),
+            self.tensor("q", rows, width, heads, key_dim),
+            self.tensor("k", rows, width, kv_heads, key_dim),
         ]
         absent: tuple[str, ...] = ()
         if kept:
             tensors += [
                 self.tensor("value_pages", pool, kv_heads, PAGE_TOKENS, kept, role=Role.CACHE),
-                self.index("value_places", rows, 1),
-                self.tensor("v", rows, 1, kv_heads, kept),
+                self.index("value_places", tokens, 1),
+                self.tensor("v", rows, width, kv_heads, kept),
             ]
         else:  # latent: the values are the keys' first channels
             absent = ("value_pages", "value_places", "v")
         self.call(
             f"{_LAYER[mixer]}.attend",
             "attention.py",
-            "attention_decode",
+            "attention_prefill" if self.is_prefill else "attention_decode",
             tensors,
             scale=scale,
             window=window,
@@ -352,7 +421,6 @@ class _Unrolled:
         """Router, the chosen experts, the shared expert; the ranks add both up at once."""
         sizes, rows, hidden = self.config.moe, self.rows, self.config.hidden
         assert sizes is not None
-        pairs = rows * sizes.top_k
         self.norm("moe.norm", rows, hidden)
         size = _padded(hidden, PARTITIONS)
         self.call(
@@ -369,21 +437,31 @@ class _Unrolled:
             renormalise=sizes.renormalise,
             scale=sizes.scale,
         )
+        for first in range(0, rows, EXPERT_ROWS):
+            count = min(EXPERT_ROWS, rows - first)
+            self.routed(first, count, summed=first + count == rows and not sizes.shared_intermediate)
+        if sizes.shared_intermediate:
+            self.mlp("moe.shared", sizes.shared_intermediate, gated=sizes.shared_gated)
+
+    def routed(self, first: int, rows: int, *, summed: bool) -> None:
+        """The chosen experts of rows from `first` on."""
+        sizes, hidden = self.config.moe, self.config.hidden
+        assert sizes is not None
+        role, part = (Role.AGAIN, "moe.experts_again") if first else (Role.WEIGHTS, "moe.experts")
+        if first and rows < EXPERT_ROWS:
+            part = "moe.experts_rest"
         p, q = _tile(hidden), _tile(sizes.intermediate)
-        tiles = (hidden // p, sizes.intermediate // q)
+        hidden_count, inner_count = hidden // p, sizes.intermediate // q
         tensors = [
             self.tensor("x", rows, hidden),
             self.tensor("weights", rows, sizes.top_k),
             self.index("chosen", rows, sizes.top_k),
-            self.tensor("gate_up", sizes.experts, p, tiles[1], 2, tiles[0], q, role=Role.WEIGHTS),
-            self.tensor("down", sizes.experts, q, tiles[0], tiles[1], p, role=Role.WEIGHTS),
+            self.tensor("gate_up", sizes.experts, p, inner_count, 2, hidden_count, q, role=role),
+            self.tensor("down", sizes.experts, q, hidden_count, inner_count, p, role=role),
         ]
-        kernel = f"experts_{self.expert_form}"
         if self.expert_form is ExpertForm.ONCE:
-            tensors.append(self.index("numbers", min(sizes.experts, pairs)))
-        self.call("moe.experts", "experts.py", kernel, tensors, summed=not sizes.shared_intermediate)
-        if sizes.shared_intermediate:
-            self.mlp("moe.shared", sizes.shared_intermediate, gated=sizes.shared_gated)
+            tensors.append(self.index("numbers", min(sizes.experts, rows * sizes.top_k)))
+        self.call(part, "experts.py", f"experts_{self.expert_form}", tensors, summed=summed)
 
 
 def _tile(channels: int) -> int:

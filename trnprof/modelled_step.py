@@ -14,7 +14,7 @@ from trnprof.errors import InputDataError, UsageError
 from trnprof.hardware import load_hardware
 from trnprof.hardware.instruction_costs import Case, InstructionCosts, load_instruction_costs
 from trnprof.nki.modules import install_nki_modules
-from trnprof.nki.recording import TensorSpec
+from trnprof.nki.recording import Recording, TensorSpec
 from trnprof.nki.timing.model import KernelModel, model_recording
 from trnprof.nki.timing.step import (
     Layout,
@@ -27,6 +27,15 @@ from trnprof.nki.timing.step import (
 )
 from trnprof.nki.trace import trace
 from trnprof.profile import Profile, TensorSize
+
+MAX_OPERATIONS = 150_000
+"""Of a step's distinct kernels together: recording and scheduling so many takes about a minute of a core."""
+
+MAX_LAID_OUT = 8_000_000
+"""Instructions and DMA packets of a step that are laid out as a profile: about 3 GB while it is put together."""
+
+
+_NOT_NEEDED = (Role.ACTIVATIONS, Role.AGAIN)
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,8 @@ class PartTime:
     """Of one run."""
     hbm_write_bytes: int
     instruction_count: int
+    packet_count: int
+    """DMA packets that move data, of one run."""
     collective: StepCollective | None
     """After every run."""
     collective_ns: TimeRange
@@ -87,7 +98,16 @@ class ModelledStep:
         return round(sum(self.needed_bytes.values()) * 1e9 / self.bandwidth_bytes_per_s)
 
     def profile(self, case: Case = Case.MID) -> Profile:
-        """One schedule as a Profile of provenance `modelled`; raises what nki.timing.step.model_step raises."""
+        """One schedule as a Profile of provenance `modelled`.
+
+        Raises: UsageError for a step of more than MAX_LAID_OUT instructions and packets.
+        """
+        rows = sum(part.run_count * (part.instruction_count + part.packet_count) for part in self.parts)
+        if rows > MAX_LAID_OUT:
+            raise UsageError(
+                f"the step has about {rows:,} instructions and DMA packets, more than the {MAX_LAID_OUT:,} that are written; "
+                "leave --output out (the summary needs no profile), or take fewer rows or tokens, or more ranks"
+            )
         places = {part.name: place for place, part in enumerate(self.parts)}
         profile = model_step(
             self.entries, layout=self.layout, case=case, order=[places[call.part] for call in self.step.calls]
@@ -113,18 +133,32 @@ def model_device_step(
     """
     costs, chip = load_instruction_costs(hardware), load_hardware(hardware)
     parts = step.parts()
-    uses = list(dict.fromkeys(use for use, _ in parts.values()))
-    missing = sorted({use.file for use in uses if not (KERNEL_FOLDER / use.file).is_file()})
+    uses = list(dict.fromkeys(use.without_roles() for use, _ in parts.values()))
+    missing = sorted({use.kernel for use in uses if not _has_kernel(use, hardware)})
     if missing:
-        raise UsageError(f"this step needs kernels that the engine does not have: {', '.join(missing)}")
+        raise UsageError(f"the engine has no NKI kernel yet for {', '.join(missing)}, which this step needs")
+    first: dict[KernelUse, Recording] = {}
+    operations = 0
+    for use in uses:
+        first[use] = _recorded(use, hardware, exact=False)
+        operations += _operation_count(first[use])
+        if operations > MAX_OPERATIONS:
+            largest = max(first, key=lambda one: _operation_count(first[one]))
+            raise UsageError(
+                f"the step's kernels have {operations:,} operations or more, most in {largest.kernel}; {MAX_OPERATIONS:,} are "
+                "scheduled at most: take fewer rows or tokens, a shorter context or more ranks"
+            )
     models: dict[KernelUse, KernelModel] = {}
     notes: list[str] = []
-    for use in uses:
-        models[use], said = _modelled(use, hardware)
-        notes += said
+    for use, recording in first.items():
+        events = sum(len(program.events) for program in recording.programs)
+        whole = recording if _operation_count(recording) == events else _recorded(use, hardware, exact=True)
+        models[use] = model_recording(whole)
+        said = [f"{note.code}: {note.message}" for note in whole.notes] + list(models[use].program.notes)
+        notes += [f"{use.kernel}: {note}" for note in said]
         if advance is not None:
             advance(1, len(uses))
-    entries: list[StepEntry] = [(models[use], name, count) for name, (use, count) in parts.items()]
+    entries: list[StepEntry] = [(models[use.without_roles()], name, count) for name, (use, count) in parts.items()]
     layout = Layout(
         f"tensor parallel over {step.rank_count} ranks",
         step.rank_count,
@@ -140,19 +174,22 @@ def model_device_step(
         assert isinstance(entry, KernelModel)
         for hbm in entry.program.tensors:
             role = roles.get(f"{part}.{hbm.name}", str(Role.ACTIVATIONS))
-            if role != Role.ACTIVATIONS:
+            if role not in _NOT_NEEDED:
                 resident[role] = resident.get(role, 0) + count * hbm.size_bytes
     unknown: dict[str, int] = {}
     for use, count in parts.values():
-        for operation, number in models[use].unknown.items():
+        for operation, number in models[use.without_roles()].unknown.items():
             unknown[operation] = unknown.get(operation, 0) + number * count
     traffic = step_traffic(entries, roles)
-    constants = sum(count * _constant_bytes(models[use]) for use, count in parts.values())
+    constants = sum(count * _constant_bytes(models[use.without_roles()]) for use, count in parts.values())
     boundary = costs["fixed.kernel_boundary_ns"]
     return ModelledStep(
         step=step,
         hardware=hardware,
-        parts=tuple(_part_time(name, use, count, models[use], layout, costs) for name, (use, count) in parts.items()),
+        parts=tuple(
+            _part_time(name, use, count, models[use.without_roles()], layout, costs)
+            for name, (use, count) in parts.items()
+        ),
         total_ns=step_range(entries, layout=layout),
         boundary_ns=TimeRange(*(max(len(step.calls) - 1, 0) * round(boundary.at(case)) for case in Case)),
         traffic_bytes=traffic | ({"constants": constants} if constants else {}),
@@ -167,17 +204,22 @@ def model_device_step(
     )
 
 
-def _modelled(use: KernelUse, hardware: str) -> tuple[KernelModel, list[str]]:
-    """(the kernel's timeline, what its recording has to say); in this process, since the files are our own."""
+def _recorded(use: KernelUse, hardware: str, *, exact: bool) -> Recording:
+    """What the kernel does, in this process, since the files are our own."""
     arguments = {one.name: TensorSpec(one.shape, one.dtype, one.name) for one in use.tensors} | dict(use.arguments)
     try:
-        recording = trace(_kernel(use.file, use.kernel, hardware), (), arguments, exact=True, target=hardware)
+        return trace(_kernel(use.file, use.kernel, hardware), (), arguments, exact=exact, target=hardware)
     except InputDataError as error:
         shapes = ", ".join(f"{one.name}={'x'.join(map(str, one.shape))}" for one in use.tensors)
         raise InputDataError(f"{use.kernel} does not take {shapes}: {error.message}", path=use.file) from None
-    model = model_recording(recording)
-    said = [f"{note.code}: {note.message}" for note in recording.notes] + list(model.program.notes)
-    return model, [f"{use.kernel}: {note}" for note in said]
+
+
+def _operation_count(recording: Recording) -> int:
+    return sum(event.execution_count for program in recording.programs for event in program.events)
+
+
+def _has_kernel(use: KernelUse, hardware: str) -> bool:
+    return (KERNEL_FOLDER / use.file).is_file() and hasattr(_kernel_file(use.file, hardware), use.kernel)
 
 
 @cache
@@ -208,6 +250,7 @@ def _part_time(
         hbm_read_bytes=sum(core.hbm_read_bytes for core in model.cores),
         hbm_write_bytes=sum(core.hbm_write_bytes for core in model.cores),
         instruction_count=sum(sum(core.instruction_count.values()) for core in model.cores),
+        packet_count=int(model.program.dmas.packets.sum()),
         collective=after,
         collective_ns=TimeRange(*times),
     )
@@ -228,7 +271,7 @@ def _needed(step: DeviceStep, entries: Sequence[StepEntry]) -> list[tuple[str, s
         assert isinstance(model, KernelModel)
         for tensor in model.program.tensors:
             role = roles[part].get(tensor.name, Role.ACTIVATIONS)
-            if role is Role.ACTIVATIONS:
+            if role in _NOT_NEEDED:
                 continue
             kinds = {"weight" if role is Role.WEIGHTS else "input": tensor.read_bytes, "output": tensor.written_bytes}
             for kind, moved in kinds.items():

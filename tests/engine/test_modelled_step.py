@@ -20,7 +20,7 @@ from trnprof.analyzers.anatomy import measure_anatomy
 from trnprof.cli import run
 from trnprof.engine.checkpoint_config import load_model_config, model_config_from_hf
 from trnprof.engine.config import Mixer, ModelConfig
-from trnprof.engine.modelled_step import KERNEL_FOLDER, PAGE_TOKENS, ExpertForm, decode_step
+from trnprof.engine.modelled_step import KERNEL_FOLDER, PAGE_TOKENS, ExpertForm, decode_step, prefill_step
 from trnprof.engine.sharding import shard
 from trnprof.errors import InputDataError, UsageError
 from trnprof.hardware import bandwidth_for, load_hardware
@@ -47,7 +47,7 @@ def modelled(model: str, rows: int, context: int, ranks: int, form: ExpertForm =
 def weight_bytes(config: ModelConfig, rows: int, ranks: int, form: ExpertForm = ExpertForm.ONCE) -> int:
     """bfloat16 weights and float32 norms that one rank reads in a step, each once."""
     hidden = config.hidden
-    total = 2 * rows * hidden  # rows of the embedding
+    total = 2 * min(rows, config.vocab) * hidden  # rows of the embedding
     for mixer, sparse in zip(config.mixers, config.sparse, strict=True):
         total += 2 * 4 * hidden  # two norms
         if mixer.is_linear:
@@ -225,6 +225,37 @@ def test_latent_attention_by_hand() -> None:
     assert parts["attention.query_projection"].hbm_read_bytes == 2 * 128 * 2 * 192 + 2 * 2 * 128
 
 
+def test_prefill_moves_what_the_config_says() -> None:
+    """Two prompts of 320 new tokens behind 192: 640 tokens, whose experts run as 512 and 128."""
+    config, rows, tokens, context = load_model_config("tiny-gdn-moe"), 2, 320, 512
+    found = model_device_step(prefill_step(config, rows=rows, tokens=tokens, context=context, rank_count=2))
+    assert found.needed_bytes["weights"] == weight_bytes(config, rows * tokens, 2)
+    assert found.resident_bytes["weights"] == modelled("tiny-gdn-moe", 4, 1024, 2).resident_bytes["weights"]
+    assert found.traffic_bytes["weights_again"] == 4 * 16 * 2 * 3 * 128 * 96 // 2  # four layers' experts
+    sizes = shard(config, 2)
+    assert sizes.linear is not None
+    # Three layers: each prompt's state is read once and saved at three places at most.
+    assert found.needed_bytes["state"] == 3 * rows * 4 * 4 * sizes.linear.state_elements
+    # One layer: every page of the context and every new token, keys and values of one head of 32.
+    written = rows * tokens * 2 * 32 * 2
+    assert found.needed_bytes["cache"] == pytest.approx(rows * context * 2 * 32 * 2 + written, rel=0.05)
+    parts = {part.name: part for part in found.parts}
+    assert parts["moe.experts"].run_count == parts["moe.experts_rest"].run_count == 4
+    assert parts["head.logits"].hbm_write_bytes == rows * 130 * 2  # the last tokens alone are scored
+    shared = {part.collective.byte_count for part in found.parts if part.collective and part.name != "head.greedy"}
+    assert shared == {rows * tokens * 128 * 2}
+
+
+def test_more_than_can_be_laid_out_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = modelled("tiny-gdn-moe", 4, 1024, 2)
+    part = replace(found.parts[0], run_count=10**7)
+    with pytest.raises(UsageError, match="leave --output out"):
+        replace(found, parts=(part, *found.parts[1:])).profile()
+    monkeypatch.setattr("trnprof.modelled_step.MAX_OPERATIONS", 300)
+    with pytest.raises(UsageError, match=r"operations or more, most in attention_decode; 300 .*take fewer"):
+        model_device_step(decode_step(load_model_config("tiny-gdn"), rows=4, context=64))
+
+
 def test_ranks_divide_what_they_share() -> None:
     config = load_model_config("tiny-gdn-moe")
     whole, half = (modelled("tiny-gdn-moe", 4, 1024, ranks) for ranks in (1, 2))
@@ -365,7 +396,7 @@ def test_ntff_and_low_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["--tp", "16"], 2, "does not divide"),
         (["--rows", "0"], 2, "--rows"),
         (["--context", "9000"], 2, "8,192"),
-        (["--step", "prefill"], 2, "--step decode"),
+        (["--step", "prefill", "--tokens", "512", "--context", "256"], 2, "--tokens"),
         (["--hardware", "trn9"], 2, "trn1, trn2, trn3"),
         (["--model", "absent"], 66, "no preset"),
         (["--to", "ntff", "-o", "step"], 2, ".ntff"),

@@ -80,7 +80,9 @@ def profile(
     ] = None,
     model: ModelOption = "tiny-gdn-moe",
     rows: Annotated[int, typer.Option(help="Requests at once.")] = 4,
-    context: Annotated[int, typer.Option(help="Prompt tokens of each; modelled: tokens in the caches.")] = 256,
+    context: Annotated[
+        int, typer.Option(help="Prompt tokens of each; modelled: tokens in the caches, the step's own included.")
+    ] = 256,
     answer: Annotated[int, typer.Option(help="Tokens to generate for each.")] = 32,
     draft: DraftOption = 0,
     pages: PagesOption = 4096,
@@ -98,6 +100,7 @@ def profile(
     ] = "trn2",
     tp: Annotated[int, typer.Option("--tp", help="Modelled: ranks that share every layer; the profile is of one.")] = 1,
     step: Annotated[Step, typer.Option(help="Modelled: decode, or prefill.")] = Step.DECODE,
+    tokens: Annotated[int, typer.Option(help="Modelled prefill: new tokens of each row.")] = 256,
     experts: Annotated[
         Experts, typer.Option(help="Modelled: each chosen expert once for all rows, or selective: for each row.")
     ] = Experts.ONCE,
@@ -127,7 +130,7 @@ def profile(
     if modelled:
         return _modelled(
             model, rows, context, tp=tp, hardware=hardware, step=step, output=output, to=to, which=which, form=form,
-            force=force, full=full, experts=experts,
+            force=force, full=full, experts=experts, tokens=tokens,
         )  # fmt: skip
     config = engine_config(
         draft=draft,
@@ -189,11 +192,12 @@ def _modelled(
     force: bool,
     full: bool,
     experts: Experts,
+    tokens: int,
 ) -> int:
     from trnprof.cli.answer import deliver
     from trnprof.cli.progress import Progress
     from trnprof.engine.checkpoint_config import load_model_config
-    from trnprof.engine.modelled_step import ExpertForm, decode_step
+    from trnprof.engine.modelled_step import ExpertForm, decode_step, prefill_step
     from trnprof.errors import UsageError
     from trnprof.hardware.instruction_costs import Case, load_instruction_costs
     from trnprof.modelled_step import model_device_step
@@ -203,15 +207,19 @@ def _modelled(
     from trnprof.writers.output import refuse_existing
 
     load_instruction_costs(hardware)  # an unknown name is said before anything runs
-    if step is Step.PREFILL:
-        raise UsageError("--step prefill: the engine has no NKI kernels of a prefill step yet; use --step decode")
     if output is not None and to is ProfileFormat.NTFF and output.suffix != ".ntff":
         raise UsageError("--to ntff writes a file that ends in .ntff and a .neff beside it; name it so", path=output)
     name = Path(model).name
     if output is not None:
         refuse_existing(output, force)
     config = load_model_config(model)
-    planned = decode_step(config, rows=rows, context=context, rank_count=tp, expert_form=ExpertForm(experts.value))
+    form_of_experts = ExpertForm(experts.value)
+    if step is Step.PREFILL:
+        planned = prefill_step(
+            config, rows=rows, tokens=tokens, context=context, rank_count=tp, expert_form=form_of_experts
+        )
+    else:
+        planned = decode_step(config, rows=rows, context=context, rank_count=tp, expert_form=form_of_experts)
     with Progress("modelling kernels") as progress:
         found = model_device_step(planned, hardware, advance=progress.advance)
     if output is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from trnprof.analyzers.predicted_dma import TimeRange
+from trnprof.engine.modelled_step import DeviceStep
+from trnprof.engine.shapes import StepKind
 from trnprof.modelled_step import ModelledStep, PartTime
 from trnprof.nki.timing.model import NOT_MODELLED
 from trnprof.render.markdown import escaped
@@ -23,8 +25,9 @@ def modelled_json(name: str, found: ModelledStep, written_to: str | None, *, ful
     return {
         "provenance": "modelled",
         "model": printable(name, 200),
-        "step": "decode",
+        "step": str(step.kind),
         "rows": step.rows,
+        "tokens": step.tokens,
         "context": step.context,
         "dtype": step.dtype,
         "rank_count": step.rank_count,
@@ -89,7 +92,7 @@ def modelled_text(name: str, found: ModelledStep, written_to: str | None) -> str
     step, total = found.step, found.total_ns
     ranks = f"tensor parallel over {step.rank_count} ranks" if step.rank_count > 1 else "one rank"
     blocks = [
-        f"{printable(name, 60)}: one decode step, {step.rows:,} rows, context {step.context:,}\n"
+        f"{printable(name, 60)}: {_what(step)}\n"
         f"modelled for {found.hardware}, {ranks}, a physical core each, {step.dtype}\n"
         "provenance modelled: nothing was compiled, run or measured; a range is what\nthree schedules span",
         f"step {duration(total.low)} .. {duration(total.mid)} .. {duration(total.high)} (low, mid, high)",
@@ -103,6 +106,11 @@ def modelled_text(name: str, found: ModelledStep, written_to: str | None) -> str
             "query and export read it like a capture"
         )
     return "\n\n".join(blocks) + "\n"
+
+
+def _what(step: DeviceStep) -> str:
+    new = f" of {step.tokens:,} new tokens" if step.kind is StepKind.PREFILL else ""
+    return f"one {step.kind} step, {step.rows:,} rows{new}, context {step.context:,}"
 
 
 def _rows(found: ModelledStep) -> list[list[str]]:
@@ -169,7 +177,7 @@ def modelled_markdown(name: str, found: ModelledStep, written_to: str | None) ->
     """The same as Markdown."""
     step = found.step
     lines = [
-        f"# {escaped(printable(name, 200))}: one decode step, {step.rows} rows, context {step.context}",
+        f"# {escaped(printable(name, 200))}: {_what(step)}",
         "",
         f"Provenance modelled, {found.hardware}, {step.rank_count} ranks; a time is low .. mid .. high.",
         "",
