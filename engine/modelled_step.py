@@ -186,7 +186,7 @@ def _step(
         dtype=dtype,
         calls=tuple(unrolled.calls),
         collectives=shared if rank_count > 1 else {},
-        left_out=LEFT_OUT,
+        left_out=(*LEFT_OUT, *(RANKS_LEFT_OUT if rank_count > 1 else ())),
     )
 
 
@@ -194,6 +194,11 @@ LEFT_OUT = (
     "operations that have no kernel and that the compiler puts between them: rotary positions, residual sums, silu of MLPs, "
     "sigmoid gates, the delta rule's decay and write strength",
     "sampling other than greedy, and drafts of the MTP layer",
+)
+
+RANKS_LEFT_OUT = (
+    "how many ranks there are and where they lie: a collective's time is of its bytes alone, and no rank comes late",
+    "the other core of a pair, which streams from the same HBM stack",
 )
 
 _LAYER = {Mixer.GDN: "gdn", Mixer.KDA: "kda", Mixer.FULL: "attention", Mixer.SLIDING: "sliding"}

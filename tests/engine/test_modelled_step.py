@@ -408,6 +408,13 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], arguments: li
     assert error.count("\n") == 1 and named in error
 
 
+def test_a_mistake_as_json_is_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["engine", "profile", "--modelled", "--tp", "3", "--format", "json"]) == 2
+    envelope = json.loads(capsys.readouterr().out)
+    jsonschema.validate(envelope, schema_of("engine-profile"))
+    assert envelope["error"]["exit_code"] == 2
+
+
 def test_a_run_needs_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["engine", "profile"]) == 2
     assert "--output" in capsys.readouterr().err

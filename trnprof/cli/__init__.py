@@ -135,7 +135,7 @@ def _report(arguments: list[str], kind: str, message: str, path: str | None, exi
         from trnprof.render.envelope import error_json
 
         words = [argument for argument in arguments if not argument.startswith("-")] or ["trnprof"]
-        command = "-".join(words[: 2 if words[0] == "nki" else 1])
+        command = "-".join(words[: 2 if words[0] in ("nki", "engine") else 1])
         print(
             error_json(printable(command, 40), kind=kind, message=message, path=path, exit_code=exit_code, code=code),
             end="",
