@@ -310,7 +310,7 @@ def run_library_file(checkout: Path, item: str, cases: int, timeout: int, verbos
 
 def test_functions(module: types.ModuleType) -> Iterator[tuple[Any, Any]]:
     """(function, class or None) of every test that the module itself defines."""
-    for name, value in vars(module).items():
+    for name, value in list(vars(module).items()):  # running a test may add to them
         if name.startswith("test_") and inspect.isfunction(value) and value.__module__ == module.__name__:
             yield value, None
         elif inspect.isclass(value) and name.startswith("Test") and value.__module__ == module.__name__:
