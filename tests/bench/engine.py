@@ -2,7 +2,8 @@
 
 transformers' continuous batching does not take linear attention layers, so the hybrid model is compared with its
 `generate` on a batch of equal prompts (its best case: nothing to schedule), and continuous batching with a model of full
-attention layers. Runs alternate and medians are compared; every row is one process with one thread.
+attention layers. Both run in turn, each first every other time, and the ratio is the median of the pairs' ratios: what else
+the machine does changes from second to second and hits both sides of a pair alike. One thread each.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+Call = Callable[[list[list[int]], int], None]
+"""Answer prompts with so many tokens each."""
 ROWS = (1, 4, 8, 16)
-PROMPT, ANSWER, REPEATS = 128, 48, 3
+PROMPT, ANSWER = 128, 48
+REPEATS, FIRST_REPEATS = 5, 15
 
 _TINY = {
     "vocab_size": 260,
@@ -69,40 +74,64 @@ def throughput() -> None:
     torch.set_flush_denormal(True)
     transformers.logging.set_verbosity_error()
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
-    print(f"{PROMPT} prompt and {ANSWER} answer tokens a row, greedy, float32, 1 thread; medians of {REPEATS}")
+    print(f"{PROMPT} prompt and {ANSWER} answer tokens a row, greedy, float32, 1 thread; medians")
+    print("ratios above 1: ours ahead; CPU: of processor seconds, which other work on the machine hardly changes")
     print(
-        f"{'model and peer':44}{'rows':>5}{'ours tok/s':>12}{'peer tok/s':>12}{'ratio':>7}{'ours 1st':>10}{'peer 1st':>10}"
+        f"{'model and peer':36}{'rows':>5}{'ours':>7}{'peer':>7} tok/s{'ratio':>6}{'CPU':>6}"
+        f"{'ours 1st':>10}{'peer':>7} ms{'ratio':>6}{'CPU':>6}"
     )
     for name, config_class, model_class, fields, peer in (
-        ("hybrid MoE, generate (static batch)", "Qwen3_5MoeTextConfig", "Qwen3_5MoeForCausalLM", _HYBRID, _generate),
+        ("hybrid MoE, generate (one batch)", "Qwen3_5MoeTextConfig", "Qwen3_5MoeForCausalLM", _HYBRID, _generate),
         ("full attention, continuous batching", "Qwen3Config", "Qwen3ForCausalLM", _TINY, _continuous),
     ):
         torch.manual_seed(0)
         model = getattr(transformers, model_class)(getattr(transformers, config_class)(**fields)).eval()
         ours, theirs = _ours(model), peer(model)
         for rows in ROWS:
-            times: dict[str, list[float]] = {key: [] for key in ("ours", "peer", "ours first", "peer first")}
-            for repeat in range(REPEATS + 1):
-                for key, call in (("ours", ours), ("peer", theirs)):
-                    prompts = _prompts(rows, 2 * repeat)
-                    first = _timed(call, _prompts(rows, 2 * repeat + 1), 1)
-                    whole = _timed(call, prompts, ANSWER)
-                    if repeat:  # the first round warms up
-                        times[key].append(whole)
-                        times[f"{key} first"].append(first)
-            median = {key: statistics.median(values) for key, values in times.items()}
-            rate = {key: rows * ANSWER / median[key] for key in ("ours", "peer")}
+            whole = _in_turn(ours, theirs, rows, ANSWER, REPEATS)
+            first = _in_turn(ours, theirs, rows, 1, FIRST_REPEATS)
+            tokens = rows * ANSWER
             print(
-                f"{name:44}{rows:>5}{rate['ours']:>12,.0f}{rate['peer']:>12,.0f}{rate['ours'] / rate['peer']:>7.2f}"
-                f"{1000 * median['ours first']:>7.1f} ms{1000 * median['peer first']:>7.1f} ms",
+                f"{name:36}{rows:>5}{tokens / whole.ours:>7,.0f}{tokens / whole.peer:>7,.0f}{whole.ratio:>12.2f}"
+                f"{whole.cpu_ratio:>6.2f}{1000 * first.ours:>10.1f}{1000 * first.peer:>7.1f}{first.ratio:>9.2f}"
+                f"{first.cpu_ratio:>6.2f}",
                 flush=True,
             )
 
 
-def _timed(call: Callable[[list[list[int]], int], None], prompts: list[list[int]], answer: int) -> float:
-    began = time.perf_counter()
+@dataclass(frozen=True)
+class Compared:
+    """Median seconds of both, and the medians of the pairs' ratios (the peer's by ours)."""
+
+    ours: float
+    peer: float
+    ratio: float
+    cpu_ratio: float
+    """Of processor seconds of all threads."""
+
+
+def _in_turn(ours: Call, peer: Call, rows: int, answer: int, repeats: int) -> Compared:
+    """Run both on the same prompts, in turn."""
+    pairs = []
+    for repeat in range(repeats + 1):
+        order = (ours, peer) if repeat % 2 else (peer, ours)
+        taken = {call: _timed(call, _prompts(rows, 100 * answer + repeat), answer) for call in order}
+        if repeat:  # the first round warms up
+            pairs.append((*taken[ours], *taken[peer]))
+    own, own_cpu, other, other_cpu = zip(*pairs, strict=True)
+    return Compared(
+        statistics.median(own),
+        statistics.median(other),
+        statistics.median(b / a for a, b in zip(own, other, strict=True)),
+        statistics.median(b / a for a, b in zip(own_cpu, other_cpu, strict=True)),
+    )
+
+
+def _timed(call: Call, prompts: list[list[int]], answer: int) -> tuple[float, float]:
+    """Seconds, and processor seconds."""
+    began, began_cpu = time.perf_counter(), time.process_time()
     call(prompts, answer)
-    return time.perf_counter() - began
+    return time.perf_counter() - began, time.process_time() - began_cpu
 
 
 def _prompts(rows: int, seed: int) -> list[list[int]]:
@@ -112,7 +141,7 @@ def _prompts(rows: int, seed: int) -> list[list[int]]:
     return [[chance.randrange(3, 256) for _ in range(PROMPT)] for _ in range(rows)]
 
 
-def _ours(model: Any) -> Callable[[list[list[int]], int], None]:
+def _ours(model: Any) -> Call:
     import torch
 
     from trnprof.engine.checkpoint_config import model_config_from_hf
@@ -145,7 +174,7 @@ def _ours(model: Any) -> Callable[[list[list[int]], int], None]:
     return call
 
 
-def _generate(model: Any) -> Callable[[list[list[int]], int], None]:
+def _generate(model: Any) -> Call:
     import torch
 
     def call(prompts: list[list[int]], answer: int) -> None:
@@ -158,7 +187,7 @@ def _generate(model: Any) -> Callable[[list[list[int]], int], None]:
     return call
 
 
-def _continuous(model: Any) -> Callable[[list[list[int]], int], None]:
+def _continuous(model: Any) -> Call:
     from transformers import ContinuousBatchingConfig, GenerationConfig
 
     # Left to itself it takes most of the machine's memory and minutes to clear it; its manager is kept between calls.
@@ -220,28 +249,35 @@ def speculation() -> None:
     print(f"{'rows':>5}{'drafts':>8}{'tok/s':>9}{'gain':>7}{'accepted':>10}{'tokens/verify':>15}")
     text = Path(__file__).read_text(encoding="utf-8")
     for rows in (1, 4):
-        base = 0.0
-        for draft in (0, 1, 2, 3):
-            engine = EngineConfig(pages=2048, decode_rows=(1, 4), draft_tokens=draft, contexts=(512, 1024))
-            served = open_engine("tiny-gdn-moe", engine)
-            rates = []
-            for repeat in range(REPEATS + 1):
-                prompts = [text[500 * row + 37 * repeat :][:256] for row in range(rows)]
+        engines = [
+            open_engine(
+                "tiny-gdn-moe",
+                EngineConfig(pages=2048, decode_rows=(1, 4), draft_tokens=draft, contexts=(512, 1024)),
+                keep_log=False,
+            )
+            for draft in range(4)
+        ]
+        seconds: list[list[float]] = []
+        for repeat in range(REPEATS + 1):
+            taken = []
+            for served in engines:
                 began = time.perf_counter()
-                for row, prompt in enumerate(prompts):
-                    sampling = Sampling(max_tokens=96, ignore_eos=True)
-                    request = Request(f"r{repeat}-{row}", served.tokenizer.encode(prompt), sampling)
+                for row in range(rows):
+                    tokens = served.tokenizer.encode(text[500 * row + 37 * repeat :][:256])
+                    request = Request(f"r{repeat}-{row}", tokens, Sampling(max_tokens=96, ignore_eos=True))
                     served.engine.submit(request, lambda update: None)
                 served.engine.run_until_idle()
-                if repeat:
-                    rates.append(rows * 96 / (time.perf_counter() - began))
-            rate = statistics.median(rates)
-            base = base or rate
+                taken.append(time.perf_counter() - began)
+            if repeat:  # the first round warms up
+                seconds.append(taken)
+        for draft, served in enumerate(engines):
+            rate = statistics.median(rows * 96 / taken[draft] for taken in seconds)
+            gain = statistics.median(taken[0] / taken[draft] for taken in seconds)
             drafts = served.engine.scheduler.drafts
             accepted = sum(drafts.accepted) / max(1, drafts.verifications * draft)
             per_verify = 1 + sum(drafts.accepted) / max(1, drafts.verifications)
             print(
-                f"{rows:>5}{draft:>8}{rate:>9,.0f}{rate / base:>7.2f}"
+                f"{rows:>5}{draft:>8}{rate:>9,.0f}{gain:>7.2f}"
                 + (f"{accepted:>10.0%}{per_verify:>15.2f}" if draft else f"{'':>10}{'':>15}")
             )
             served.engine.runner.close()
