@@ -8,7 +8,7 @@ import numpy as np
 
 from trnprof.analyzers.anatomy import Anatomy
 from trnprof.findings import DataQuality, Severity, data_quality
-from trnprof.profile import UNKNOWN_OPCODE, CaptureIssue, Metadata, Profile, codes_of
+from trnprof.profile import UNKNOWN_OPCODE, CaptureIssue, Metadata, Profile, Provenance, codes_of
 
 _NEEDED_FOR = {
     "instructions": "engine time and waits",
@@ -114,7 +114,8 @@ def _of_account(anatomy: Anatomy) -> list[DataQuality]:
             )
             entries.append(data_quality("DQ009", count=core.floor_above_work_ns, detail=detail))
     throttled = [core for core in anatomy.cores if core.throttle is not None and core.throttle.throttled_ns]
-    if throttled:
+    # A modelled chip is always as cool as the model has it: its throttling is a result (THR001), not a flaw of the capture.
+    if throttled and anatomy.provenance is not Provenance.MODELLED:
         worst = max(throttled, key=lambda core: core.throttle.throttled_ns if core.throttle else 0)
         assert worst.throttle is not None
         share = 100 * worst.throttle.throttled_ns / worst.window_ns

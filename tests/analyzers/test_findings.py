@@ -9,11 +9,12 @@ import pytest
 
 from tests.faulty_profiles import BLOCK_NS, BODY, FAULTS, QUIET, clean_step
 from trnprof.analyzers.anatomy import Anatomy, measure_anatomy
+from trnprof.analyzers.data_quality import assess_data_quality
 from trnprof.analyzers.findings import NEED_WHOLE_TABLES, find_findings
 from trnprof.finding_codes import FINDING_CODES
 from trnprof.findings import Finding
 from trnprof.hardware import bandwidth_for, load_hardware
-from trnprof.profile import Profile
+from trnprof.profile import Profile, Provenance
 
 TRN2 = load_hardware("trn2")
 
@@ -127,3 +128,13 @@ def test_real_captures(captures: Path, name: str) -> None:
     assert all(0 <= (entry.ceiling_ns or 0) <= (entry.cost_ns or 0) for entry in found)
     ceilings = [entry.ceiling_ns or 0 for entry in found]
     assert ceilings == sorted(ceilings, reverse=True)
+
+
+def test_throttling_taints_a_capture_but_not_a_model() -> None:
+    """DQ010 tells to capture again; a modelled step's throttling is its result, and THR001 says what it costs."""
+    for provenance, codes in ((Provenance.MEASURED_DEVICE, {"DQ010"}), (Provenance.MODELLED, set())):
+        faulty = FAULTS["THR001"](CLEAN)
+        profile = dataclasses.replace(faulty, metadata=dataclasses.replace(faulty.metadata, provenance=provenance))
+        anatomy, found = analysed(profile)
+        assert {entry.code for entry in assess_data_quality(profile, anatomy)} & {"DQ010"} == codes
+        assert "THR001" in {entry.code for entry in found}
