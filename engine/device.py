@@ -6,6 +6,9 @@ Nothing here was ever run on a Neuron device; `tests/engine/test_neuron_seam.py`
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
 from time import perf_counter_ns
@@ -31,6 +34,7 @@ class Device:
         """Called once in the thread that runs steps."""
         # Decaying states reach denormal numbers, on which x86 is up to 100x slower.
         torch.set_flush_denormal(True)
+        keep_freed_memory()
 
     def kernels(self, kernels: Kernels) -> Kernels:
         """The kernels as this device's graphs want them."""
@@ -85,6 +89,23 @@ class CompiledDevice(Device):
     def mark(self) -> int | None:
         """See Device."""
         return None
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep what an operation frees for the next one; elsewhere nothing happens.
+
+    Left to itself it returns each large temporary to the system and gets it back page by page, zeroed: 2,000 page faults and
+    a tenth of the time of a prefill of 4 x 128 tokens. Process-wide, and up to 256 MB more stay resident.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        for option, size in ((_M_MMAP_THRESHOLD, 32 << 20), (_M_TRIM_THRESHOLD, 256 << 20), (_M_TOP_PAD, 64 << 20)):
+            ctypes.CDLL(None).mallopt(option, size)
+
+
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+"""glibc's malloc.h."""
 
 
 def open_device(name: str) -> Device:
