@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
+from tests.bench.nki_model import ATTENTION, Measured, model_case
 from tests.nki.timing.kernels import EXAMPLES, attention, example, lowered, record
 from tests.nki.timing.test_lowering import HALVES, PAIR
 from trnprof.analyzers.anatomy import measure_anatomy
@@ -224,3 +225,10 @@ def test_other_generations(tmp_path: Path, target: str) -> None:
     assert found.profile().metadata.hardware == target
     throttle = found.profile().throttle
     assert (throttle is not None and throttle.num_rows > 0) == (target == "trn3")  # trn1 has no dI/dt limit
+
+
+@pytest.mark.parametrize("case", [case for case in ATTENTION if case.name.endswith("s512")], ids=lambda case: case.name)
+def test_parts_add_up_to_the_nanosecond(case: Measured) -> None:
+    """A body that ends past half a nanosecond too: the profile's window and the total are cut alike."""
+    found = model_case(case)
+    assert sum(part.mid for part in found.cores[0].parts_ns.values()) == found.laid_out_ns.mid == found.total_ns.mid

@@ -125,8 +125,9 @@ def model_program(program: MachineProgram) -> KernelModel:
     return KernelModel(
         program=program,
         schedules=found,
-        total_ns=TimeRange(*(round(total[case] / 1000) for case in Case)),
-        laid_out_ns=TimeRange(*(round(found[case].end_of_body_ps / 1000) for case in Case)),
+        # Whole nanoseconds as the profile's window has them, so that its parts add up to these.
+        total_ns=TimeRange(*(total[case] // 1000 for case in Case)),
+        laid_out_ns=TimeRange(*(found[case].end_of_body_ps // 1000 for case in Case)),
         cores=tuple(
             _modelled_core(program, number, {case: accounts[case].cores[number] for case in Case})
             for number in range(program.core_count)
