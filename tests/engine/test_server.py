@@ -137,6 +137,7 @@ def test_models_health_metrics(server: Running) -> None:
     models = httpx.get(server.url + "/v1/models").json()["data"]
     assert models[0]["id"] == "tiny-gdn" and models[0]["max_model_len"] == 1024
     assert httpx.get(server.url + "/health").json() == {"status": "ok"}
+    post(server, "/v1/completions", {"prompt": "abc", "max_tokens": 2, "ignore_eos": True})
     page = httpx.get(server.url + "/metrics").text
     for line in page.splitlines():
         assert line.startswith("#") or (len(line.rsplit(" ", 1)) == 2 and float(line.rsplit(" ", 1)[1]) >= 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import textwrap
 from pathlib import Path
 
@@ -59,4 +61,15 @@ def by_code(result: GuardedResult) -> dict[str, list[Finding]]:
     found: dict[str, list[Finding]] = {}
     for finding in result.prediction.findings:
         found.setdefault(finding.code, []).append(finding)
+    return found
+
+
+def children() -> set[str]:
+    """Processes whose parent is this one, by number; other tests of the same process may have left some (Linux)."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # The parent's number is the second field after the name, which is in parentheses.
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == os.getpid():
+                found.add(stat.parent.name)
     return found

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.nki.running import HEADER, kernel_run
+from tests.nki.running import HEADER, children, kernel_run
 from trnprof.errors import InputDataError, UsageError
 from trnprof.nki.discovery import find_kernels, parse_source
 from trnprof.nki.sweep import MAX_POINTS, Sweep, parse_sweeps, run_sweep
@@ -111,17 +109,6 @@ def test_a_mistake_that_is_no_points_own_stops_the_sweep(tmp_path: Path) -> None
 def test_a_file_that_fails_to_load_is_the_sweeps_error(tmp_path: Path) -> None:
     with pytest.raises(InputDataError, match="every point fails alike: line 1: cannot import: no module 'not_there'"):
         sweep(tmp_path, "width=128,512", source="import not_there\n" + TILED)
-
-
-def children() -> set[str]:
-    """Processes whose parent is this one, by number; other tests of the same process may have left some (Linux)."""
-    found = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            # The parent's number is the second field after the name, which is in parentheses.
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == os.getpid():
-                found.add(stat.parent.name)
-    return found
 
 
 def test_an_interrupted_sweep_leaves_no_process(tmp_path: Path) -> None:

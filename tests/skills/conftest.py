@@ -81,6 +81,8 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in (*CAPTURES, "captures/rank0.ntff", "captures/rank1.ntff"):
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copytree(folder / "demo-profile", folder / name, copy_function=os.link)
+    for name in ("step", "rows1"):  # what engine profile --modelled writes
+        shutil.copytree(folder / "demo-profile", folder / name, copy_function=os.link)
     for name in ("before.ntff", "after.ntff"):  # a step with layers and kernels, for --scope
         shutil.rmtree(folder / name)
         write_explorer_parquet(clean_step(), folder / name)
