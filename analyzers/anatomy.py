@@ -293,8 +293,9 @@ class AnatomyFold:
             for core, fold in zip(self._metadata.cores, self._folds, strict=True)
         ]
         if len(works) == 2:
-            self._either_ns += (works[0] | works[1]).length()
-            self._both_ns += (works[0] & works[1]).length()
+            both_ns = int(works[0].overlap_lengths(works[1].start, works[1].end).sum())
+            self._both_ns += both_ns
+            self._either_ns += works[0].length() + works[1].length() - both_ns
 
     def anatomy(self) -> Anatomy:
         """The account, after the final batch.

@@ -9,7 +9,9 @@ directory is read whole; columns that an account does not need are not looked at
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,6 +72,9 @@ _PLACED = {
 _HELD_BATCHES = 4
 """How many batches' rows of a table may be held back for others to catch up; a table that needs more is sorted on disk."""
 
+_LOOKING_THREADS = 2
+"""Tables that the first pass goes through side by side: decoding takes most of it, and needs no interpreter lock."""
+
 _HULL_TABLES = tuple(name for name in READ_TABLES if name != "throttle")
 """Throttling is a state of the chip, not an event of the execution."""
 
@@ -110,7 +115,7 @@ class ExplorerBatches:
         log = IssueLog()
         self._opened_with = log
         self._source = open_source(path, log)
-        self._progress = progress or (lambda rows: None)
+        self._progress = _one_at_a_time(progress or (lambda rows: None))
         self.names = NameList()
         self._steps = self._source.steps()
         self._groups = {
@@ -121,7 +126,8 @@ class ExplorerBatches:
         self._empty = {name: self._empty_table(name) for name in self._groups}
         core_count = max(4, len(self._source.facts.declared_cores()))
         self._batch_rows = max(1, 4 * batch_rows // core_count)
-        self._facts = {name: self._look_at(name) for name in self._groups}
+        with ThreadPoolExecutor(_LOOKING_THREADS) as threads:
+            self._facts = dict(zip(self._groups, threads.map(self._look_at, self._groups), strict=True))
         self.row_count = sum(facts.row_count for facts in self._facts.values())
         instructions = self._facts.get("instructions", TableFacts())
         self.longest_wait_ns = instructions.longest_wait_ns
@@ -396,6 +402,17 @@ class ExplorerBatches:
         for name, count in zip(names, counts, strict=True):
             if count and name.startswith(UNKNOWN_OPCODE):
                 self._unknown[name] = self._unknown.get(name, 0) + count
+
+
+def _one_at_a_time(progress: Callable[[int], None]) -> Callable[[int], None]:
+    """For calls from several threads."""
+    lock = threading.Lock()
+
+    def call(rows: int) -> None:
+        with lock:
+            progress(rows)
+
+    return call
 
 
 def _no_rows(name: str) -> pa.Table:

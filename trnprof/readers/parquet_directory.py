@@ -22,11 +22,14 @@ MAX_ROWS_PER_BYTE = 64
 MAX_UNPACKED_RATIO = 1000
 """Unpacked to file size up to which a file is believed."""
 
-BATCH_ROWS = 1 << 16
-"""Rows read at once where a table is read in batches: half a MB a column, which the processor's caches hold."""
+BATCH_ROWS = 1 << 17
+"""Rows read at once where a table is read in batches: 1 MB a column, which the processor's caches hold. Half as many cost
+a tenth more time, in calls; twice as many gain nothing."""
 
 _DECODE_ROWS = 1 << 18
 _BUFFER_BYTES = 1 << 20
+_FEW_ROWS = 1 << 14
+"""A piece with fewer rows is read with dictionaries whatever they hold."""
 _ALWAYS_READ_ROWS = 1_000_000
 _ALWAYS_READ_BYTES = 1 << 30
 _SMALL_TABLE_ROWS = 100_000
@@ -159,16 +162,14 @@ class ParquetDirectory:
         with reading(file):
             opened, present, bound = _bind(file, wanted)
             left = opened.metadata.row_group(place.number).num_rows
-            # Column chunks are read through small buffers, not whole: a row group may be as large as the table.
-            reader = pq.ParquetFile(
-                file,
-                read_dictionary=_text_names(opened.schema_arrow, present),
-                pre_buffer=False,
-                buffer_size=_BUFFER_BYTES,
-            )
-            # Decoded in longer pieces than they are given out in: each piece of a text column has a dictionary to build.
-            parts = reader.iter_batches(batch_size=max(rows, _DECODE_ROWS), row_groups=[place.number], columns=present)
-        held: list[pa.RecordBatch] = []
+            texts = _text_names(opened.schema_arrow, present)
+            parts = _decoded(file, place, present, texts, rows)
+            first = next(parts, None) if texts else None
+            unlike = _unlike(first, texts)
+            if unlike:
+                texts = [name for name in texts if name not in unlike]
+                parts, first = _decoded(file, place, present, texts, rows), None
+        held: list[pa.RecordBatch] = [] if first is None else [first]
         while left:
             # A piece may be shorter where a dictionary changes.
             size = min(left, rows)
@@ -258,6 +259,29 @@ def _check_claims(metadata: pq.FileMetaData, file: Path) -> None:
     unpacked = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
     if unpacked > max(_ALWAYS_READ_BYTES, MAX_UNPACKED_RATIO * size):
         raise InputDataError(f"unpacks to {unpacked:,} bytes from {size:,}; damaged, or not a profile", path=file)
+
+
+def _decoded(file: Path, place: RowGroup, present: list[str], coded: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+    """The pieces of a row group, the columns in `coded` as dictionaries.
+
+    Column chunks are read through small buffers, not whole: a row group may be as large as the table. Pieces are longer
+    than they are given out in: each has a dictionary to build.
+    """
+    reader = pq.ParquetFile(file, read_dictionary=coded, pre_buffer=False, buffer_size=_BUFFER_BYTES)
+    parts: Iterator[pa.RecordBatch] = reader.iter_batches(
+        batch_size=max(rows, _DECODE_ROWS), row_groups=[place.number], columns=present
+    )
+    return parts
+
+
+def _unlike(piece: pa.RecordBatch | None, coded: list[str]) -> set[str]:
+    """Text columns whose cells mostly differ, as an unrolled program's operands do.
+
+    pyarrow's dictionary of a row group grows from piece to piece and stays in memory: for these it would be the whole column.
+    """
+    if piece is None or piece.num_rows < _FEW_ROWS:
+        return set()
+    return {name for name in coded if 4 * len(piece.column(name).dictionary) > piece.num_rows}
 
 
 def _text_names(schema: pa.Schema, present: list[str]) -> list[str]:
