@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trnprof.intervals import EMPTY, Intervals, distinct, union
+from trnprof.intervals import EMPTY, Intervals, distinct, union, union_lengths
 
 INTERVALS = st.lists(st.tuples(st.integers(-30, 30), st.integers(-30, 30)), max_size=12)
 """Sparse, nested, touching, tied, empty and reversed ones."""
@@ -77,3 +77,11 @@ def test_touching_intervals_are_one() -> None:
 @given(st.lists(st.integers(-(10**18), 10**18) | st.integers(0, 9)))
 def test_distinct_values_are_those_of_a_set(values: list[int]) -> None:
     assert distinct(np.array(values, np.int64)).tolist() == sorted(set(values))
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(-20, 20), st.integers(-20, 20))))
+def test_union_lengths_are_those_of_each_group_s_union(rows: list[tuple[int, int, int]]) -> None:
+    """Intervals that end before they begin count nothing, and take nothing from others."""
+    group, start, end = (np.array([row[place] for row in rows], np.int64) for place in range(3))
+    expected = [len({t for g, low, high in rows if g == number for t in range(low, high)}) for number in range(5)]
+    assert union_lengths(group, start, end, 5).tolist() == expected

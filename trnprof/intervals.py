@@ -149,14 +149,18 @@ def union_lengths(group: npt.NDArray[np.int_], start: Int64Array, end: Int64Arra
         group, start, end = group[by_start], start[by_start], end[by_start]
     # A stable sort of 16-bit keys is a radix sort; within a group the order by start stays.
     order = np.argsort(group.astype(np.uint16) if group_count <= 1 << 16 else group, kind="stable")
-    group, start = group[order].astype(np.int64), start[order]
+    start = start[order]
     end = np.maximum(end[order], start)
-    # Side by side, one group after the other, no group's interval overlaps another's: one pass serves all.
-    shift = group * (int(end.max()) - int(start.min()) + 1)
-    begin, end = start + shift, end + shift
-    # What an interval adds is what of it lies beyond the furthest end so far; who adds it among ties does not matter here.
-    begin[1:] = np.maximum(begin[1:], np.maximum.accumulate(end)[:-1])
-    return np.bincount(group, weights=np.maximum(end - begin, 0), minlength=group_count).astype(np.int64)
+    counts = np.bincount(group, minlength=group_count)
+    after = np.cumsum(counts)
+    lengths = np.zeros(group_count, np.int64)
+    for number in np.flatnonzero(counts).tolist():
+        own = slice(after[number] - counts[number], after[number])
+        reach = np.maximum.accumulate(end[own])
+        # From first to last, less the gaps: where an interval begins after everything before it has ended.
+        gaps = np.maximum(start[own][1:] - reach[:-1], 0)
+        lengths[number] = reach[-1] - start[own][0] - gaps.sum()
+    return lengths
 
 
 def _combine(a: Intervals, b: Intervals, *, wanted_depth: int) -> Intervals:
