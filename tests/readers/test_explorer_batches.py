@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.analyzers.test_account_fold import PROFILES
+from tests.bench._timelines import write_capture
 from tests.timelines import core_profile
 from trnprof.analyzers.anatomy import measure_anatomy
 from trnprof.analyzers.data_quality import CaptureFacts, capture_facts
@@ -182,3 +183,13 @@ def test_executions_of_the_vendor_s_profile_are_steps(tmp_path: Path) -> None:
         (2, 20, 40, None),
         (3, 40, 60, "ends"),
     ]
+
+
+def test_texts_that_mostly_differ_are_read_as_they_are(tmp_path: Path) -> None:
+    """Longer than a first look, every operand text its own: the account of whole tables, in pieces of any size."""
+    write_capture(tmp_path / "step@latest", 60_000, "sparse", unrolled=True)
+    profile = read_explorer_parquet(tmp_path / "step@latest")
+    whole = measure_anatomy(profile, "trn2", BANDWIDTH)
+    assert profile.instructions is not None and whole.cores[0].wait_producers
+    for batch_rows in (7_000, 1 << 17):
+        assert streamed(tmp_path / "step@latest", batch_rows).anatomy == whole
