@@ -58,8 +58,9 @@ def _take_one_processor() -> None:
     """The processes share the processors: none takes all of them for itself."""
     import pyarrow as pa
 
-    from trnprof.lean_start import leave_pandas_out
+    from trnprof.lean_start import leave_pandas_out, share_one_heap
 
     leave_pandas_out()
+    share_one_heap()
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)

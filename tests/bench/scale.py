@@ -41,9 +41,10 @@ for name, columns in needed.items():
 
 _PREPARE_TRNPROF = """
 from pathlib import Path
-from trnprof.lean_start import give_memory_back, leave_pandas_out
+from trnprof.lean_start import give_memory_back, leave_pandas_out, share_one_heap
 give_memory_back()
 leave_pandas_out()
+share_one_heap()
 from trnprof.hardware import Bandwidth, load_hardware
 from trnprof.readers.explorer_batches import ExplorerBatches
 from trnprof.streamed import account_batches

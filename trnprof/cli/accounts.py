@@ -12,7 +12,7 @@ from trnprof.cache import ResultCache, cache_folder
 from trnprof.cli.progress import Progress
 from trnprof.errors import InputDataError, UsageError
 from trnprof.findings import DataQuality, data_quality
-from trnprof.lean_start import leave_pandas_out
+from trnprof.lean_start import leave_pandas_out, share_one_heap
 from trnprof.parallel import in_processes, processor_count
 from trnprof.readers.directory import captures_in, missing_ranks, rank_in_name
 from trnprof.render.anatomy import AnatomyView
@@ -88,6 +88,7 @@ def account_all(path: Path, options: AccountOptions, *, jobs: int | None, use_ca
             UsageError for one NEFF and several captures.
     """
     leave_pandas_out()
+    share_one_heap()
     folder = captures_in(path)
     if options.neff is not None and len(folder.captures) > 1:
         raise UsageError("--neff belongs to one capture; name that capture instead of the folder", path=path)

@@ -163,12 +163,15 @@ class ParquetDirectory:
             opened, present, bound = _bind(file, wanted)
             left = opened.metadata.row_group(place.number).num_rows
             texts = _text_names(opened.schema_arrow, present)
-            parts = _decoded(file, place, present, texts, rows)
+            parts = _decoded(file, place, present, texts, max(rows, _DECODE_ROWS))
             first = next(parts, None) if texts else None
             unlike = _unlike(first, texts)
             if unlike:
                 texts = [name for name in texts if name not in unlike]
-                parts, first = _decoded(file, place, present, texts, rows), None
+                parts, first = (
+                    _decoded(file, place, present, texts, rows),
+                    None,
+                )  # long texts: no more than is given out
         held: list[pa.RecordBatch] = [] if first is None else [first]
         while left:
             # A piece may be shorter where a dictionary changes.
@@ -268,9 +271,7 @@ def _decoded(file: Path, place: RowGroup, present: list[str], coded: list[str], 
     than they are given out in: each has a dictionary to build.
     """
     reader = pq.ParquetFile(file, read_dictionary=coded, pre_buffer=False, buffer_size=_BUFFER_BYTES)
-    parts: Iterator[pa.RecordBatch] = reader.iter_batches(
-        batch_size=max(rows, _DECODE_ROWS), row_groups=[place.number], columns=present
-    )
+    parts: Iterator[pa.RecordBatch] = reader.iter_batches(batch_size=rows, row_groups=[place.number], columns=present)
     return parts
 
 
