@@ -47,6 +47,9 @@ class _Measured:
 NEED_WHOLE_TABLES = ("DMA020", "HBM003", "THR001")
 """Codes that batches do not tell: packets of each DMA engine, transfers between kernels, throttled stretches."""
 
+_NEED_SPILLS = ("HBM001", "HBM002")
+"""Codes that batches tell only where the instructions have spill bytes: transfers and queues are not looked at for them."""
+
 
 def find_findings(profile: Profile, anatomy: Anatomy, hardware: Hardware) -> tuple[Finding, ...]:
     """Every known pattern that the capture shows, the highest ceiling first.
@@ -85,12 +88,18 @@ def find_findings(profile: Profile, anatomy: Anatomy, hardware: Hardware) -> tup
 def find_in_sums(
     metadata: Metadata, anatomy: Anatomy, sums: Sequence[FindingSums], hardware: Hardware
 ) -> tuple[Finding, ...]:
-    """As find_findings, of a capture that was read in batches: every code but NEED_WHOLE_TABLES.
+    """As find_findings, of a capture that was read in batches: every code but those that left_out names.
 
     sums: each core's, in the anatomy's order.
     """
     spill = tuple(core.spill for core in sums)
     return _by_rules(_Measured(metadata, anatomy, tuple(sums), spill, *_ceilings(metadata, hardware)))
+
+
+def left_out(sums: Sequence[FindingSums]) -> tuple[str, ...]:
+    """The codes that find_in_sums did not look for."""
+    tells_spills = all(core.spill is not None for core in sums)
+    return tuple(sorted((*NEED_WHOLE_TABLES, *(() if tells_spills else _NEED_SPILLS))))
 
 
 def finding_folds(
@@ -293,15 +302,14 @@ def _collective(measured: _Measured, index: int, account: CoreAnatomy) -> Iterat
             "calls": account.collectives.count,
             "exposed_per_call_ns": account.collectives.exposed_per_call_ns(),
         }
-        if lengths:
-            # The operation with the most exposed time, or in batches, which do not split that, the most time.
-            largest = max(lengths, key=lambda name: (sum(lengths[name]), name))
-            if measured.collectives is not None:
-                largest = measured.collectives.operations[0].name
-            evidence |= {"largest_operation": largest, "its_median_ns": _median(lengths[largest])}
+        # The operation with the most exposed time, or in batches, which do not split that, the most time.
         if measured.collectives is not None:
-            engines = measured.collectives.cores[index].engines
+            operation, engines = measured.collectives.operations[0], measured.collectives.cores[index].engines
+            evidence |= {"largest_operation": operation.name, "its_median_ns": operation.median_ns}
             evidence["waiting"] = engines[0].name if engines else None
+        elif lengths:
+            largest = max(lengths, key=lambda name: (sum(lengths[name]), name))
+            evidence |= {"largest_operation": largest, "its_median_ns": _median(lengths[largest])}
         yield "CC001", exposed, exposed, evidence
     yield from _late_calls(account, lengths)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trnprof.analyzers.anatomy import Anatomy, measure_anatomy
 from trnprof.analyzers.data_quality import assess_data_quality, assess_facts
-from trnprof.analyzers.findings import NEED_WHOLE_TABLES, find_findings
+from trnprof.analyzers.findings import find_findings
 from trnprof.analyzers.steps import StepAnatomy, choose_steps, measure_steps, step_windows
 from trnprof.cache import Key, ResultCache
 from trnprof.errors import InputDataError
@@ -180,7 +180,7 @@ def _in_batches(
         data_quality(
             "DQ032",
             count=batches.row_count,
-            detail=f"{batches.row_count:,} rows; findings not looked for: {', '.join(NEED_WHOLE_TABLES)}",
+            detail=f"{batches.row_count:,} rows; findings not looked for: {', '.join(found.codes_left_out)}",
         ),
     )
     return replace(_account(batches.metadata, sha256, anatomy, found.steps, quality, findings), in_batches=True)

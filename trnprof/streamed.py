@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trnprof.analyzers.anatomy import Anatomy, AnatomyFold
 from trnprof.analyzers.data_quality import CaptureFacts
-from trnprof.analyzers.findings import find_in_sums, finding_folds
+from trnprof.analyzers.findings import find_in_sums, finding_folds, left_out
 from trnprof.analyzers.steps import StepAnatomy, StepsFold, StepWindow
 from trnprof.findings import Finding
 from trnprof.hardware import Bandwidth, Hardware
@@ -24,7 +24,9 @@ class StreamedAccount:
     steps: tuple[StepAnatomy, ...]
     """Of the windows asked for, in their order."""
     findings: tuple[Finding, ...]
-    """Of the whole window: every code but analyzers.findings.NEED_WHOLE_TABLES."""
+    """Of the whole window."""
+    codes_left_out: tuple[str, ...]
+    """Findings that were not looked for."""
 
 
 def account_batches(
@@ -72,8 +74,9 @@ def account_batches(
             steps.add(batch.rows, batch.until_ts, final=final)
     facts = CaptureFacts(metadata, batches.issues(), batches.row_counts(), batches.unknown_opcodes())
     anatomy = whole.anatomy()
-    findings = find_in_sums(metadata, anatomy, [fold.sums() for fold in sums.values()], hardware)
-    return StreamedAccount(facts, anatomy, () if steps is None else steps.steps(), findings)
+    summed = [fold.sums() for fold in sums.values()]
+    findings = find_in_sums(metadata, anatomy, summed, hardware)
+    return StreamedAccount(facts, anatomy, () if steps is None else steps.steps(), findings, left_out(summed))
 
 
 def _clipped(body: tuple[int, int] | None, window: tuple[int, int]) -> tuple[int, int]:
